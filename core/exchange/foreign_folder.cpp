@@ -297,15 +297,24 @@ void require_schedule(const std::string& pipeline, const ForeignConfig& ours) {
   if (!lies_there(path)) return;
   const auto object = formats::parse_json(formats::read_file(path, ErrorKind::checkpoint, kMostConfigBytes), path,
                                           ErrorKind::checkpoint);
-  for (const char* key : {"num_train_timesteps", "beta_schedule", "beta_start", "beta_end", "prediction_type"}) {
-    const auto mine = ours.find(key);
-    const auto theirs = mine != ours.end() && object.contains(key) ? config_value(object[key]) : std::nullopt;
-    if (theirs && *theirs != mine->second)
+  const auto compare = [&](const std::string& key, const std::optional<OptionValue>& theirs,
+                           const std::optional<OptionValue>& mine) {
+    if (theirs && mine && *theirs != *mine)
       throw Error(ErrorKind::config, path,
-                  "says " + std::string(key) + " = " + to_text(*theirs) + ", and [scheduler] makes it " +
-                      to_text(mine->second) + ": these weights would be taken for others",
+                  "says " + key + " = " + to_text(*theirs) + ", and [scheduler] makes it " + to_text(*mine) +
+                      ": these weights would be taken for others",
                   "set [scheduler] as the weights were trained, or name their own folder");
-  }
+  };
+  const auto theirs = [&](const char* key) { return object.contains(key) ? config_value(object[key]) : std::nullopt; };
+  const auto mine = [&](const char* key) {
+    const auto found = ours.find(key);
+    return found == ours.end() ? std::nullopt : std::optional<OptionValue>(found->second);
+  };
+  for (const char* key : {"num_train_timesteps", "beta_schedule", "beta_start", "beta_end", "prediction_type"})
+    compare(key, theirs(key), mine(key));
+  // Who does not say it does not do it.
+  constexpr const char* zero = "rescale_betas_zero_snr";
+  if (!ours.empty()) compare(zero, theirs(zero).value_or(false), mine(zero).value_or(false));
 }
 
 ExportPlace::ExportPlace(const std::string& out, const Configs& configs)

@@ -202,7 +202,7 @@ OptionValue as_option(const std::string& key, const OptionValue& value) {
 struct Said {
   Options options;
   std::vector<std::string> names;
-  bool heads = true, groups = true;  // it says them
+  bool heads = true, groups = true, only_text = true;  // it says them
   int64_t text, channels, out_channels;
 };
 
@@ -275,7 +275,7 @@ void read_down(const ForeignShapes& file, Said& said, std::vector<int64_t>& laye
   }
 }
 
-// Heads and precision of a published one of these sizes, which no tensor says.
+// Heads, groups and precision of a published one of these sizes, which no tensor says.
 bool take_published(Said& said) {
   auto& o = said.options;
   for (const auto& [preset, text] : {std::pair{"sd1", 768}, std::pair{"sd2", 1024}, std::pair{"sdxl", 2048}}) {
@@ -333,9 +333,15 @@ Said of_tensors(const ForeignShapes& file) {
   o.layers_per_block = shortest(layers), o.transformer_layers_per_block = shortest(transformers);
   o.only_cross_attention = shortest(o.only_cross_attention);
   read_label(file, said);
+  // A map of a text as wide as the channels is as one of the channels.
+  for (size_t level = 0; level < o.block_out_channels.size(); ++level) {
+    const bool sees_text = o.down_block_types[level] == Options::kDownText ||
+                           o.up_block_types[o.block_out_channels.size() - 1 - level] == Options::kUpText;
+    if (sees_text && o.block_out_channels[level] == said.text) said.only_text = false;
+  }
+  if (!said.only_text) std::erase(said.names, "only_cross_attention");
   for (const int64_t channels : o.block_out_channels) o.norm_num_groups = std::gcd(o.norm_num_groups, channels);
-  said.groups = o.norm_num_groups == Options().norm_num_groups;  // of all published ones
-  said.heads = take_published(said);
+  said.heads = said.groups = take_published(said);
   if (!said.heads) o.attention_head_dim = {1};
   return said;
 }
@@ -401,6 +407,7 @@ ditto::ModelNeeds needs_of(ditto::OptionReader& reader, const ForeignShapes& fil
   Options o = said.options;
   ditto::read_over(o, reader, file, said.names);
   if (!said.heads) require_said(reader, file, "attention_head_dim", "[N]");
+  if (!said.only_text) require_said(reader, file, "only_cross_attention", "[0]");
   if (!said.groups) require_said(reader, file, "norm_num_groups", "N");
   auto made = ditto::foreign_needs_of(picture_of(file, said.channels), said.out_channels);
   ditto::offer_text(made, said.text, o.text.null == "empty");

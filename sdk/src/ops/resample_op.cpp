@@ -87,8 +87,8 @@ class SideTerms {
     }
     return terms;
   }
-  // For gradients, of a side of `in` places. A place that is in fewer terms than others has some of the place behind
-  // the last, which is 0: an infinity of another place times a weight of 0 would be no number.
+  // For gradients, of a side of `in` places. A place that is in fewer terms than others has its last one again, of
+  // weight 0, and one in none has one near it: what is not finite stays where it is.
   SideTerms turned(int64_t in) const {
     std::vector<std::vector<std::pair<int64_t, double>>> of_place(static_cast<size_t>(in));
     for (size_t i = 0; i < index_[0].size(); ++i)
@@ -97,10 +97,13 @@ class SideTerms {
     size_t most = 1;
     for (const auto& list : of_place) most = std::max(most, list.size());
     SideTerms back(most, in);
-    for (auto& list : back.index_) list.assign(list.size(), static_cast<int64_t>(index_[0].size()));
-    for (size_t i = 0; i < of_place.size(); ++i)
-      for (size_t k = 0; k < of_place[i].size(); ++k)
-        back.put(k, static_cast<int64_t>(i), of_place[i][k].first, of_place[i][k].second);
+    const auto out = static_cast<int64_t>(index_[0].size());
+    for (int64_t i = 0; i < in; ++i) {
+      const auto& list = of_place[static_cast<size_t>(i)];
+      const int64_t near = list.empty() ? i * out / in : list.back().first;
+      for (size_t k = 0; k < most; ++k)
+        k < list.size() ? back.put(k, i, list[k].first, list[k].second) : back.put(k, i, near, 0);
+    }
     return back;
   }
   Tensor of(const Tensor& x, int64_t dim) const {
@@ -138,8 +141,7 @@ struct ByCubics : torch::autograd::Function<ByCubics> {
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list grads) {
     const auto in = ctx->saved_data["in"].toIntVector(), out = ctx->saved_data["out"].toIntVector();
-    const Tensor grad = torch::constant_pad_nd(wide(grads[0]), {0, 1, 0, 1});  // the places behind the last
-    const Tensor of_rows = SideTerms::cubic(in[0], out[0]).turned(in[0]).of(grad, 2);
+    const Tensor of_rows = SideTerms::cubic(in[0], out[0]).turned(in[0]).of(wide(grads[0]), 2);
     return {SideTerms::cubic(in[1], out[1]).turned(in[1]).of(of_rows, 3).to(grads[0].scalar_type()), Tensor()};
   }
 

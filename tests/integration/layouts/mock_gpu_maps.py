@@ -4,7 +4,7 @@ LibTorch's, of a GPU cuDNN's, and so the CPU's here.
 Claim (layouts): UNets train on a device whose memory the host cannot read, however their maps lie, as on the CPU to 1e-11 in fp64, by
 the rows of GPUs where they have some; no number of theirs is read on the host, also where it is measured how maps are to lie.
 """
-# Parts: "learn" "ask" "normed"
+# Parts: "learn" "maps_ask" "sizes" "normed"
 
 import json
 import pathlib
@@ -50,6 +50,21 @@ def test_maps_ask_the_device_for_one_ring_a_step():
         t.equal((step["host_reads"], step["downloads"], step["waits"]), (0, 1, 1), f"{model}: what the host asks for")
         noted = [line for line in (t.work / f"counted-{model}-12/run.toml").read_text().splitlines() if line.startswith("memory_format")]
         t.check(len(noted) == 1 and "channels_" in noted[0], f"{model}: run.toml notes {noted}")
+
+
+def test_sizes_beside_a_pooled_text_ask_the_device_for_no_more():
+    path = t.write_recipe("sizes.toml", t.recipe(
+        run=dict(name="sizes", steps=2, batch=8, micro_batch=4), objective=dict(plugin="diffusion", condition_dropout=0.0),
+        model=dict(plugin="unet_sd", addition_embed_type="text_time", addition_time_embed_dim=8) | UNETS["unet_sd"],
+        data=t.synthetic(classes=0, channels=3, height=16, width=16, content="noise", text_pooled=10, **TEXT)))
+    mock.check_learns("sizes", path, bound=1e-11, **{"run.memory_format": "channels_last"})
+    counts = []
+    for steps in (4, 12):
+        file = t.work / f"sizes-{steps}.json"
+        t.train(path, f"counted-sizes-{steps}", env={"MOCK_GPU_COUNTS": str(file)}, **mock.cuda.on("cuda") | {"run.steps": steps})
+        counts.append(json.loads(file.read_text()))
+    step = {key: (counts[1][key] - counts[0][key]) / 8 for key in counts[1]}
+    t.equal((step["host_reads"], step["downloads"], step["waits"]), (0, 1, 1), "sizes: what the host asks for")
 
 
 def test_maps_are_normed_by_own_rows():

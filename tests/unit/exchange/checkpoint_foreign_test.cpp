@@ -392,6 +392,16 @@ TEST_CASE("a pipeline whose schedule is another than the recipe's is refused") {
   CHECK(contains(error, R"(prediction_type = "v_prediction", and [scheduler] makes it "epsilon")"));
   says(R"({"beta_start": 0.0001})");
   CHECK(contains(error_of(ErrorKind::config, require(ours)), "beta_start"));
+  // What is not said is not done.
+  auto zero = ours;
+  zero["rescale_betas_zero_snr"] = true;
+  CHECK(contains(error_of(ErrorKind::config, require(zero)), "rescale_betas_zero_snr = false"));
+  says(R"({"rescale_betas_zero_snr": true})");
+  require(zero)();
+  require({})();
+  CHECK(contains(error_of(ErrorKind::config, require(ours)), "rescale_betas_zero_snr = true"));
+  says(R"({"rescale_betas_zero_snr": false})");
+  require(ours)();
 }
 
 TEST_CASE("an index may name files of PyTorch's") {

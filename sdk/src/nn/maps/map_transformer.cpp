@@ -35,15 +35,17 @@ class PlacesAttention : public Layer {
     kv_ = map("kv", text, heads({s.heads, s.heads}).of_condition());
   }
 
-  Tensor forward(const Tensor& x_BTC, const Sequence& places, const Conditioning& condition, Context& ctx) {
+  // Without `mask_BS` the whole text is seen.
+  Tensor forward(const Tensor& x_BTC, const Sequence& places, const Tensor& text_BSE, const Tensor& mask_BS,
+                 Context& ctx) {
     if (qkv_)
       return ctx.attention_unit(qkv_, proj_, x_BTC, [&](const Tensor& in) {
         const auto qkv = qkv_(in, ctx).unflatten(-1, {3, -1, head_width_}).unbind(-3);  // of the heads that are here
         return proj_(attended({qkv[0], qkv[1], qkv[2], places}, Pattern::full, ctx), ctx);
       });
     const auto q = q_(x_BTC, ctx).unflatten(-1, {-1, head_width_});
-    const auto kv = kv_(condition.text_BSE, ctx).unflatten(-1, {2, -1, head_width_}).unbind(-3);
-    return proj_(attended({q, kv[0], kv[1], places, condition.text_mask_BS}, Pattern::cross, ctx), ctx);
+    const auto kv = kv_(text_BSE, ctx).unflatten(-1, {2, -1, head_width_}).unbind(-3);
+    return proj_(attended({q, kv[0], kv[1], places, mask_BS}, Pattern::cross, ctx), ctx);
   }
 
  private:
@@ -72,8 +74,10 @@ class MapTransformer::OneLayer : public Layer {
         mlp_(make<GatedMlp>("mlp", Gate::gelu, s.channels, kMlpRatio * s.channels)) {}
 
   Tensor forward(Tensor x_BTC, const Sequence& places, const Conditioning& condition, Context& ctx) {
-    x_BTC = x_BTC + attn_->forward(norm1_->forward(x_BTC, ctx), places, condition, ctx);
-    x_BTC = x_BTC + cross_->forward(norm2_->forward(x_BTC, ctx), places, condition, ctx);
+    const auto &text_BSE = condition.text_BSE, &mask_BS = condition.text_mask_BS;
+    x_BTC =
+        x_BTC + attn_->forward(norm1_->forward(x_BTC, ctx), places, text_BSE, Tensor(), ctx);  // as diffusers' attn1
+    x_BTC = x_BTC + cross_->forward(norm2_->forward(x_BTC, ctx), places, text_BSE, mask_BS, ctx);
     return x_BTC + mlp_->forward(norm3_->forward(x_BTC, ctx), ctx);
   }
 

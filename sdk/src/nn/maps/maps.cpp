@@ -154,6 +154,12 @@ Tensor Convolution::forward(const Tensor& x, Context& ctx) {
     throw Error(ErrorKind::plugin, name_of(w.dim() - 2),
                 "is given " + c10::str(in.sizes()) + ", with a weight of " + c10::str(w.sizes()) + " here",
                 "give it maps [B, C, ...]; where what is before it is cut by channels, it is Split::rows()");
+  for (size_t side = 0; side < stride_.size(); ++side)
+    if (in.sizes()[side + 2] + before_[side] + after_[side] < w.sizes()[side + 2])
+      throw Error(ErrorKind::plugin, name_of(w.dim() - 2),
+                  c10::str("makes no place of ", in.sizes(), ", with a kernel of ", w.sizes().slice(2),
+                           " and a padding of ", before_, " before and ", after_, " after"),
+                  "give it larger maps, a smaller kernel, or more padding");
   const bool adds_later = after && sums_ && !nodes;
   const auto op = [&](const Tensor& map, const Tensor& part, const Tensor& row, const SumLeaves& leaves) {
     return ctx.ops.conv(map, part, row, stride_, before_, after_, leaves);

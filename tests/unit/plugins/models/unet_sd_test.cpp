@@ -5,6 +5,7 @@
 #include <set>
 
 #include <ditto/ditto.h>
+#include <ditto/exchange/foreign.h>
 #include <ditto/testing/checks.h>
 
 #include "tests/support/files.h"
@@ -43,7 +44,54 @@ std::shared_ptr<Model> made(const Values& values, const ModelNeeds& of = needs()
   return ditto::test::make_plugin<Model>("models", "unet_sd", values, of);
 }
 
+// What a file of this model's weights would say in the format ldm.
+ditto::ForeignShapes ldm_file(const Values& values, const ModelNeeds& of) {
+  const auto model = made(values, of);
+  const auto parameters = model->named_parameters();
+  ditto::ForeignShapes file{"ldm", "unet.safetensors", {}, {}, {}};
+  for (const auto& tensor : model->foreign("ldm").tensors) {
+    auto shape = tensor.shape.empty() ? parameters[tensor.ours].sizes().vec() : tensor.shape;
+    if (tensor.theirs.size() > 1) shape[0] /= std::ssize(tensor.theirs);  // of attentions: as many rows of each
+    for (const auto& name : tensor.theirs) file.tensors[name] = shape;
+  }
+  return file;
+}
+
+// What a recipe has to say beside it; empty: nothing.
+std::string asked(const ditto::ForeignShapes& file, const Values& recipe) {
+  ditto::OptionMap given{"model", "test.toml:1:1", {}};
+  for (const auto& [key, value] : recipe) given.given[key] = {value, "test.toml:2:1"};
+  ditto::OptionReader reader(given);
+  try {
+    ditto::test::open_plugin<Model>("models", "unet_sd").foreign_needs(reader, file);
+  } catch (const ditto::Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
 }  // namespace
+
+TEST_CASE("a file in names of ldm does not say how many groups norms have, though 32 divide all channels") {
+  const auto file =
+      ldm_file(small({{"block_out_channels", Numbers{32, 64}}, {"norm_num_groups", int64_t{16}}}), needs());
+  const Values heads{{"attention_head_dim", Numbers{4}}};
+  CHECK(asked(file, heads).find("norm_num_groups") != std::string::npos);
+  CHECK(asked(file, {{"attention_head_dim", Numbers{4}}, {"norm_num_groups", int64_t{16}}}).empty());
+}
+
+TEST_CASE("nor whether a text as wide as the channels is all that places see") {
+  const Values said{{"attention_head_dim", Numbers{4}}, {"norm_num_groups", int64_t{4}}};
+  auto all = said;
+  for (const int64_t only : {0, 1}) {
+    all["only_cross_attention"] = Numbers{only};
+    const Values one = small({{"only_cross_attention", Numbers{only}}});
+    const auto as_wide = ldm_file(one, ditto::testing::model_needs({4, 8, 8}, 4, 0, 8));
+    CHECK(asked(as_wide, said).find("only_cross_attention") != std::string::npos);
+    CHECK(asked(as_wide, all).empty());
+    CHECK(asked(ldm_file(one, needs()), said).empty());
+  }
+}
 
 TEST_CASE("unet_sd refuses what no UNet is, each with one sentence") {
   const auto said = [](ErrorKind kind, const std::string& words, const Values& more, const ModelNeeds& of = needs()) {

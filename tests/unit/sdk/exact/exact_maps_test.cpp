@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <ditto/context.h>
+#include <ditto/error.h>
 #include <ditto/nn/maps.h>
 
 #include "tests/unit/exact_rows.h"
@@ -69,6 +70,12 @@ TEST_CASE("so are transposed ones") {
       cut({12, 9, {4}, {2}, {1}}, Split::columns({9}).in_units(3));
   check(sums, x);
   check(cut, x);
+}
+
+TEST_CASE("a kernel larger than its map makes no map, but an error") {
+  auto ctx = context();
+  Conv2d layer({.in = 3, .out = 4, .kernel = {5}, .padding = {0}});
+  CHECK_THROWS_WITH_AS(layer.forward(numbers({2, 3, 3, 3}, 1), ctx), doctest::Contains("makes no place of"), Error);
 }
 
 TEST_CASE("convolutions of one leaf, and norms, which no rank has part of") {

@@ -89,6 +89,32 @@ TEST_CASE("what a mask does not show of a text changes nothing") {
   CHECK(torch::equal(layer.forward(map_of(torch::kDouble), condition, *ctx), before));
 }
 
+TEST_CASE("of two attentions to the text the first sees all of it, and the second what its mask shows") {
+  const auto ctx = testing::small_context(torch::kDouble);
+  auto shape = small();
+  shape.only_text = true;
+  MapTransformer layer(shape);
+  layer.to(torch::kDouble);
+  fill(layer);
+  auto condition = two_texts(torch::kDouble);
+  condition.text_mask_BS = torch::tensor({1, 1, 1, 1, 0, 0}).view({2, 3}).to(torch::kBool);
+  const auto rows = [&](const std::string& silenced) {
+    const torch::NoGradGuard no_grad;
+    for (auto& item : layer.named_parameters())
+      if (item.key().find(silenced) != std::string::npos) item.value().zero_();
+    const auto before = layer.forward(map_of(torch::kDouble), condition, *ctx);
+    auto other = condition;
+    other.text_BSE = torch::where(condition.text_mask_BS.unsqueeze(-1), condition.text_BSE, 7.0);
+    const auto moved = (layer.forward(map_of(torch::kDouble), other, *ctx) - before).abs().flatten(1).amax(1);
+    fill(layer);
+    return moved;
+  };
+  const auto by_attn = rows("cross.proj"), by_cross = rows("attn.proj");
+  CHECK(by_attn[0].item<double>() == 0);
+  CHECK(by_attn[1].item<double>() > 1e-3);
+  CHECK(by_cross.max().item<double>() == 0);
+}
+
 TEST_CASE("a transformer over a map refuses heads that do not divide its channels") {
   auto shape = small();
   shape.heads = 3;

@@ -7,6 +7,8 @@
 
 #include <doctest/doctest.h>
 
+#include <limits>
+
 #include <ditto/error.h>
 #include <ditto/nn/maps.h>
 
@@ -208,6 +210,29 @@ TEST_CASE("shapes that a transposed convolution cannot have are refused") {
   CHECK_THROWS_WITH_AS(layer.forward(input({2, 3, 1, 5}), *ctx), doctest::Contains("makes no place of [2, 3, 1, 5]"),
                        Error);
   CHECK((layer.forward(input({2, 3, 2, 5}), *ctx).sizes() == at::IntArrayRef({2, 6, 2, 8})));
+}
+
+TEST_CASE("a convolution refuses maps that are smaller than its kernel, with their padding") {
+  const auto ctx = small_context(torch::kDouble);
+  Conv2d layer({.in = 3, .out = 6, .kernel = {5}, .padding = {0}, .padding_after = {1}});
+  fill(layer);
+  CHECK_THROWS_WITH_AS(layer.forward(input({2, 3, 4, 3}), *ctx),
+                       doctest::Contains("makes no place of [2, 3, 4, 3], with a kernel of [5, 5]"), Error);
+  CHECK((layer.forward(input({2, 3, 4, 4}), *ctx).sizes() == at::IntArrayRef({2, 6, 1, 1})));
+}
+
+TEST_CASE("a gradient that is not finite stays where bicubic resampling has what it is of") {
+  const auto ctx = small_context(torch::kDouble);
+  for (const std::vector<int64_t>& sides : {std::vector<int64_t>{9, 21}, {3, 4}}) {
+    const Tensor map = input({1, 2, 7, 12}).requires_grad_();
+    const Tensor y = bicubic(map, *ctx, sides);
+    Tensor grad = torch::ones_like(y);
+    grad.select(2, 0).select(2, 0).fill_(std::numeric_limits<double>::infinity());
+    y.backward(grad);
+    CHECK(!map.grad().slice(2, 0, 3).slice(3, 0, 3).isfinite().all().item<bool>());
+    CHECK(map.grad().slice(2, 5).isfinite().all().item<bool>());
+    CHECK(map.grad().slice(3, 8).isfinite().all().item<bool>());
+  }
 }
 
 }  // namespace
