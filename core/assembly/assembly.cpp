@@ -43,10 +43,8 @@ Assembly::Assembly(Recipe& recipe_, Registry& registry, const Mesh& mesh_, const
   components.kept_before = parts.kept;
   if (parts.data) open_data(parts);
   std::variant<TensorSpecs, SavedShapes> from;
-  if (parts.saved)
-    from = *parts.saved;
-  else
-    from = specs_before_encoders(*(train_data ? train_data : validation_data));
+  if (parts.saved) from = *parts.saved;
+  if (!parts.saved) from = specs_before_encoders(*(train_data ? train_data : validation_data));
   networks = std::make_unique<Networks>(components, mesh, from, parts.frozen);
   for (const auto& source : {train_data, validation_data})
     if (source) take_encoded(recipe, *networks, *source, parts.frozen);
