@@ -113,6 +113,11 @@ def test_a_model_without_maps_is_refused_and_measures_nothing():
 
 
 def test_one_number_has_the_same_bits_either_way():
+    unet = dict(plugin="unet_sd", block_out_channels=[32, 64], down_block_types=["CrossAttnDownBlock2D", "DownBlock2D"],
+                up_block_types=["UpBlock2D", "CrossAttnUpBlock2D"], layers_per_block=[1], attention_head_dim=[4])
+    path = t.write_recipe("one.toml", t.recipe(
+        run=dict(steps=2, batch=4, micro_batch=2), model=unet, objective=dict(plugin="diffusion", condition_dropout=0.0),
+        data=t.synthetic(classes=0, channels=3, height=8, width=8, content="noise", text_tokens=3, text_width=32)))
     t.train(path, "one", run__numerics="one", env=cache("none"))
     t.equal((noted("one"), (t.work / "none/ditto/rates").exists()), (None, False), "what is noted, and measured")
     for way in WAYS:
