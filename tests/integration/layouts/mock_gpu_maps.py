@@ -18,7 +18,7 @@ TEXT = dict(text_tokens=6, text_width=32)
 UNETS = {
     "unet_sd": dict(block_out_channels=[32, 64], down_block_types=["CrossAttnDownBlock2D", "DownBlock2D"],
                     up_block_types=["UpBlock2D", "CrossAttnUpBlock2D"], layers_per_block=[1], attention_head_dim=[4]),
-    "imagen_efficient_unet": dict(embed_dim=32, channel_mult=[1, 2], num_resblocks=[1, 2], atnn_enabled_at=[0, 1], per_head_channels=16,
+    "imagen_efficient_unet": dict(embed_dim=64, channel_mult=[1, 2], num_resblocks=[1, 2], atnn_enabled_at=[0, 1], per_head_channels=16,
                                   token_length=TEXT["text_tokens"]),
 }
 

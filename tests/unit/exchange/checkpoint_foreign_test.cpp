@@ -393,6 +393,7 @@ TEST_CASE("a pipeline whose schedule is another than the recipe's is refused") {
   says(R"({"beta_start": 0.0001})");
   CHECK(contains(error_of(ErrorKind::config, require(ours)), "beta_start"));
   // What is not said is not done.
+  says(R"({"beta_start": 0.00085})");
   auto zero = ours;
   zero["rescale_betas_zero_snr"] = true;
   CHECK(contains(error_of(ErrorKind::config, require(zero)), "rescale_betas_zero_snr = false"));

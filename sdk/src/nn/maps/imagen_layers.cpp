@@ -6,6 +6,7 @@
 #include <torch/types.h>
 
 #include <ditto/context.h>
+#include <ditto/upload.h>
 
 namespace ditto {
 
@@ -119,7 +120,7 @@ Tensor ImagenTime::forward(const Tensor& t_B, Context& ctx) {
     if (compute != torch::kDouble) ctx.compute = torch::kFloat;
     const auto weights = weights_(ctx);
     ctx.compute = compute;
-    const auto t_B1 = t_B.to(ctx.device).to(weights.scalar_type()).unsqueeze(1);
+    const auto t_B1 = uploaded(t_B.to(weights.scalar_type()), ctx.device).unsqueeze(1);
     const auto rows = torch::zeros({t_B.size(0), weights.size(0)}, weights.options().requires_grad(false));
     const auto angle = t_B1 * ctx.ops.of_condition().add_row(rows, weights) * (2 * std::numbers::pi);
     features = torch::cat({t_B1, ctx.ops.run("sin", {{angle}}).at(0), ctx.ops.run("cos", {{angle}}).at(0)}, 1);
