@@ -146,7 +146,7 @@ def test_what_does_not_go_with_a_cache_is_refused_by_name():
     t.train(path, "unet")
     t.write_tensors(t.work / "texts8.safetensors", {"text": ("F32", [4, TOKENS, 8], [0.5] * (4 * TOKENS * 8))})
     refused(["watches tokens", 'model "unet_sd" hand one another maps', "sample without a cache"], [t.work / "unet"],
-            "--condition", t.work / "texts8.safetensors", "--cache", "first_block")
+            "--condition", t.work / "texts8.safetensors", "--cache", "first_block", "--overwrite")
     tree = t.recipe(objective=dict(plugin="repa", block=0, network="features", hidden=24), cache=dict(plugin="first_block"))
     tree["network.features"] = dict(weights=str(t.work / "dit"))
     t.refused(2, ['objective "repa" reads', "--cache first_block"], "train", t.write_recipe("repa.toml", tree), timeout=60)
