@@ -18,7 +18,7 @@ import sys
 TOOLS = ["plugin.h", "math/elementary.h", "math/random.h", "math/sizes.h", "text.h", "math/threads.h", "upload.h"]
 TOOLS_OF = {"model": ["nn/*.h", "exact/*.h", "exchange/*.h"], "encoder": ["nn/*.h", "exchange/*.h", "text_encoder.h", "token_encoder.h"], "objective": ["diffusion/denoising.h", "nn/autoencoder.h"],
             "data": ["math/pictures.h", "video_decoder.h"], "kernels": ["math/prepared.h", "exact/terms.h", "list_update.h"],
-            "scheduler": ["kernels.h", "diffusion/predictions.h", "diffusion/interpolant.h"], "optimizer": ["kernels.h", "list_update.h"],  # kernels.h: ops they are given
+            "scheduler": ["kernels.h", "diffusion/error_loss.h", "diffusion/predictions.h", "diffusion/interpolant.h"], "optimizer": ["kernels.h", "list_update.h"],  # kernels.h: ops they are given
             "parallel": ["parallel/*.h", "nn/attention_unit.h"]}
 ALL_OF_THEM = "ditto.h"  # includes the others, and holds nothing of its own
 

@@ -6,8 +6,8 @@
 # Debian's qemu-user-binfmt sets it up).
 #
 # Claim (one number): On 64-bit ARM (the whole program, with PyTorch's wheel, under qemu-user) ten steps with `run.numerics =
-# "one"` have this machine's hash: with NEON's kernels and the plain ones, on one rank, fsdp, tensor, ring and pipeline; so
-# has the program that clang 14 builds. Also: `one_number_builds_slow.py`
+# "one"` have this machine's hash: with NEON's kernels and the plain ones, on one rank, fsdp, tensor, ring and pipeline, and
+# two of UNets, with its convolutions and norms; so has the program that clang 14 builds. Also: `one_number_builds_slow.py`
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=$(realpath -m "${1:-build/aarch64}")

@@ -25,7 +25,7 @@ SHARED_HEAD = ["ditto/", "lines", "models"]
 HEAD = ["model", "reference", "as it is", "cases", "parameters of published sizes", "output, fp64", "gradient, fp64", "output, fp32",
         "gradient, fp32", "options no case sets", "lines"]
 ERRORS = range(5, 9)
-MOST_CHANGED = 3  # cases
+MOST_CHANGED = 5  # two of them are NeMo's UNetModel with attention of its own block classes that it does not take
 sys.path.insert(0, str(SOURCE / "sdk"))
 from abi_lock import TOOLS_OF  # noqa: E402
 

@@ -16,6 +16,7 @@
 #include "core/console/streams.h"
 #include "core/data/names.h"
 #include "core/exchange/foreign.h"
+#include "core/exchange/foreign_folder.h"
 #include "core/exchange/model_card.h"
 #include "core/exchange/peft.h"
 #include "core/network/finite.h"
@@ -239,6 +240,13 @@ void import_training(const CheckpointArguments& a, Recipe recipe, Registry& regi
             << "` goes on from it; samples come in this recipe's order\n";
 }
 
+// For the encoders of an import, which decode, and encode prompts: nobody knows more of the data. `x`: of the model.
+TensorSpecs any_data(const std::vector<int64_t>& x) {
+  std::vector<int64_t> picture(x.size(), kOwnSide);
+  picture[0] = x[0] == 1 ? 1 : 3;
+  return {{names::kImage, torch::kFloat, picture, ""}, {names::kCaption, torch::kByte, {-1}, ""}};
+}
+
 void import_from(const CheckpointArguments& a, const CommandLine& line) {
   expect_one_rank("ditto checkpoint import");
   if (checkpoint::is_peft(a.path))
@@ -261,13 +269,12 @@ void import_from(const CheckpointArguments& a, const CommandLine& line) {
   for (const auto& [name, count] : foreign.others)
     std::cout << "left out: " << count << (count == 1 ? " tensor" : " tensors") << " of " << shown(name) << '\n';
   if (a.optimizer) return import_training(a, std::move(foreign.recipe), registry);
-  // Nobody knows more of the data, and an encoder that is there to decode asks for no more.
-  if (!foreign.recipe.encoders.empty() && foreign.shapes.data.empty()) {
-    const auto dims = foreign.shapes.model.shape(names::kInput).size();
-    foreign.shapes.data = {{names::kImage, torch::kFloat, std::vector<int64_t>(dims, -1), ""}};
-  }
+  if (!foreign.recipe.encoders.empty() && foreign.shapes.data.empty())
+    foreign.shapes.data = any_data(foreign.shapes.model.shape(names::kInput));
   Made made(std::move(foreign.recipe), model_alone(foreign.shapes), registry);
   refuse_other_channels(*made.assembly, a.path);
+  if (const auto& scheduler = made.assembly->networks->scheduler)
+    checkpoint::require_schedule(a.path, scheduler->foreign_config(a.format));
   const auto set = checkpoint::import_weights(*made.assembly->main->model, a.format, foreign.file, which);
   require_finite(made.assembly->main->layout, a.path);
   auto extra = machine_record();

@@ -1,4 +1,4 @@
-// ditto init FOLDER|SHARDS
+// ditto init FOLDER|SHARDS, ditto init --from FILE.yaml
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -24,6 +24,7 @@
 #include <ditto/text.h>
 
 #include "apps/ditto/commands.h"
+#include "apps/ditto/init_from.h"
 #include "apps/ditto/prepared.h"
 #include "core/config/include.h"
 #include "core/console/progress.h"
@@ -52,7 +53,7 @@ constexpr int kTrialSteps = 6, kUntimed = 2;              // the first ones fill
 constexpr double kSecondsAStep = 2, kShareReached = 0.3;  // of the rate of a matrix product, by a small model's step
 
 struct InitArguments {
-  std::string from, out;
+  std::string from, yaml, out;
   int size = 0;
   Fit fit = Fit::crop;
   bool json = false, splits_as_classes = false;
@@ -280,6 +281,13 @@ std::string disk_of_checkpoints(const DryRun& cost, const Recipe& recipe) {
 
 int init(const InitArguments& arguments, const CommandLine& line) {
   expect_one_rank("ditto init");
+  if (!arguments.yaml.empty() && arguments.fit != Fit::crop)
+    throw Error(ErrorKind::config, "--fit", "is for a folder of pictures, and --from names a YAML file",
+                "leave it out");
+  if (!arguments.yaml.empty()) return init_from(arguments.yaml, arguments.out);
+  if (arguments.from.empty())
+    throw Error(ErrorKind::config, "ditto init", "is told of no pictures",
+                "name a folder of them, or shards; or --from FILE.yaml");
   formats::require_there(arguments.from, "name a folder of pictures, or shards");
   refuse_other_things(arguments.from);
   const auto name = plain_name(arguments.from);
@@ -358,20 +366,24 @@ void add_init_command(CLI::App& app, CommandLine& line) {
   auto* command =
       app.add_subcommand("init", "Write a recipe that fits pictures and this machine, and say what a step takes");
   auto arguments = std::make_shared<InitArguments>();
-  command
-      ->add_option(
-          "FROM", arguments->from,
-          "A folder of pictures (subfolders are the classes), which are put into shards beside the recipe; or shards")
-      ->required();
+  auto* pictures = command->add_option(
+      "FROM", arguments->from,
+      "A folder of pictures (subfolders are the classes), which are put into shards beside the recipe; or shards");
+  auto* yaml = command->add_option("--from", arguments->yaml,
+                                   "A YAML file that NeMo's Imagen is trained by: its recipe, and no measurement");
+  yaml->excludes(pictures);
   command->add_option("--out", arguments->out, "The recipe; default: FROM's name and .toml, here");
   command
       ->add_option("--size", arguments->size,
                    "Of a folder: the side that pictures are brought to; default: theirs, at most 64")
-      ->check(CLI::Range(4, 1024));
+      ->check(CLI::Range(4, 1024))
+      ->excludes(yaml);
   add_fit_option(*command, arguments->fit);
-  command->add_flag("--splits-as-classes", arguments->splits_as_classes,
-                    "Of a folder: take folders called train, val, test … as classes, and learn from all of them");
-  command->add_flag("--json", arguments->json, "Print JSON");
+  command
+      ->add_flag("--splits-as-classes", arguments->splits_as_classes,
+                 "Of a folder: take folders called train, val, test … as classes, and learn from all of them")
+      ->excludes(yaml);
+  command->add_flag("--json", arguments->json, "Print JSON")->excludes(yaml);
   add_plugin_path(*command, line);
   command->footer("Example:\n  ditto init photos/ --out photos.toml && ditto train photos.toml");
   command->callback([arguments, &line] { line.exit_code = init(*arguments, line); });

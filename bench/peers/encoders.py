@@ -105,18 +105,18 @@ def best(call, seconds=0.5):
 
 
 @torch.inference_mode()
-def rates(threads):
-    """TFLOP/s: of products of squares, and of the autoencoder's 3 x 3 convolutions in the better of both orders of memory."""
+def rates(threads, maps=MAPS, batch=1):
+    """TFLOP/s: of products of squares, and of 3 x 3 convolutions of such maps in the better of both orders of memory."""
     from steps import matmul_tflops
     torch.set_num_threads(threads)
     found = {"products": {}, "convolutions": {}}
     for precision, dtype in DTYPES.items():
         found["products"][precision] = matmul_tflops(precision, "cpu")
         flops = seconds = 0
-        for channels, side in MAPS:
+        for channels, side in maps:
             layer = torch.nn.Conv2d(channels, channels, 3, padding=1, dtype=dtype)
-            x = torch.randn(1, channels, side, side).to(dtype)
-            flops += 2 * 9 * channels**2 * side**2
+            x = torch.randn(batch, channels, side, side).to(dtype)
+            flops += 2 * 9 * batch * channels**2 * side**2
             seconds += min(best(lambda: layer.to(memory_format=order)(x.to(memory_format=order)))
                            for order in (torch.contiguous_format, torch.channels_last))
         found["convolutions"][precision] = flops / seconds / 1e12

@@ -1,6 +1,7 @@
 #include "core/assembly/assembly.h"
 
 #include "core/assembly/encoded_encoders.h"
+#include "core/assembly/memory_format.h"
 #include "core/components/optimizers.h"
 #include "core/components/sources.h"
 #include "core/config/numerics.h"
@@ -42,14 +43,14 @@ Assembly::Assembly(Recipe& recipe_, Registry& registry, const Mesh& mesh_, const
   components.kept_before = parts.kept;
   if (parts.data) open_data(parts);
   std::variant<TensorSpecs, SavedShapes> from;
-  if (parts.saved)
-    from = *parts.saved;
-  else
-    from = specs_before_encoders(*(train_data ? train_data : validation_data));
+  if (parts.saved) from = *parts.saved;
+  if (!parts.saved) from = specs_before_encoders(*(train_data ? train_data : validation_data));
   networks = std::make_unique<Networks>(components, mesh, from, parts.frozen);
   for (const auto& source : {train_data, validation_data})
     if (source) take_encoded(recipe, *networks, *source, parts.frozen);
   main = networks->main.get();
+  check_memory_format(recipe, *main);
+  if (parts.measures) measure_memory_format(recipe, registry, *main, mesh.world());
   if (parts.objective) make_objective();
   if (parts.sampler || recipe.sampler) make_sampler(parts);
   if (parts.objective) networks->refuse_unused();

@@ -35,6 +35,7 @@ struct AssemblyParts {
   std::function<void(const Source* train, const Source* validation)> opened;
   // Where no data is opened (from a checkpoint): the shapes of the data and of the model.
   std::optional<SavedShapes> saved;
+  bool measures = false;  // what the recipe leaves to be measured: all ranks make this assembly, and together
   std::map<std::string, KernelChoices> kept;  // by kernel sets, in the run that is gone on with
 };
 

@@ -124,6 +124,10 @@ double flops_of(const Op& op, const OpInputs& inputs, const OpTable& known) {
     const auto& weight = in.tensor(1);
     return 2 * static_cast<double>(results.at(0).numel()) * static_cast<double>(weight.numel() / weight.size(0));
   }
+  if (op.name == "conv_transposed") {
+    const auto& weight = in.tensor(1);
+    return 2 * static_cast<double>(in.tensor(0).numel()) * static_cast<double>(weight.numel() / weight.size(0));
+  }
   return sum;
 }
 

@@ -29,7 +29,7 @@ StepBench measured(Recipe recipe, Registry& registry, const Mesh& mesh, const St
   recipe.run.steps = std::max(recipe.run.steps, options.warmup + options.steps + (options.trace.empty() ? 0 : 1));
   if (!options.trace.empty() && mesh.rank() == 0) ChromeTrace::require_writable(options.trace);
   AssemblyParts parts;
-  parts.data = parts.objective = true;
+  parts.data = parts.objective = parts.measures = true;
   Assembly assembly(recipe, registry, mesh, parts, {});
   const auto warn = [](const std::string& line) { report::tell(line); };
   Loader loader(assembly.train_data, recipe.loader, static_cast<uint64_t>(recipe.run.seed), warn);

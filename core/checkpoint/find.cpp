@@ -20,10 +20,25 @@ namespace {
 constexpr size_t kKeptAside = 3;
 constexpr const char* kGivePath = "give the path of a run, or of one of its checkpoints";
 
+// What another project keeps weights in: a file, or a folder with a configuration of a model or of a whole pipeline.
+bool is_foreign(const fs::path& path) {
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored))
+    return fs::exists(path / "model_index.json", ignored) || fs::exists(path / "config.json", ignored);
+  const auto kind = path.extension();
+  return kind == ".safetensors" || kind == ".ckpt" || kind == ".pt" || kind == ".pth" || kind == ".bin";
+}
+
+std::string remedy(const std::string& path) {
+  if (!is_foreign(path)) return kGivePath;
+  return "if it holds another project's weights, make a checkpoint of them: `ditto checkpoint import " + shown(path) +
+         " --format … --out DIR`";
+}
+
 [[noreturn]] void refuse_none(const std::string& path, const Found& found) {
   std::string what = found.skipped.empty() ? "holds no checkpoint" : "holds no checkpoint that can be used: ";
   for (const std::string& line : found.skipped) what += (&line == &found.skipped.front() ? "" : ", ") + line;
-  throw Error(ErrorKind::checkpoint, path, what, kGivePath);
+  throw Error(ErrorKind::checkpoint, path, what, remedy(path));
 }
 
 // `latest` where the file system has no links is a line that names a folder beside it.
@@ -150,7 +165,7 @@ Found resolve(const std::string& given, const Group& ranks) {
   if (!fs::is_directory(path))
     throw Error(ErrorKind::checkpoint, path,
                 fs::exists(path) ? "is a file, and runs and checkpoints are folders" : "there is no such folder",
-                kGivePath);
+                fs::exists(path) ? remedy(path) : kGivePath);
   Found found = find(folder_of_steps(path), ranks);
   if (!found.path) refuse_none(path, found);
   return found;

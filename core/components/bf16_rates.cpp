@@ -1,31 +1,15 @@
 #include "core/components/bf16_rates.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <fstream>
-#include <limits>
 #include <set>
 
-#include <ATen/Context.h>
-#include <ATen/Parallel.h>
-#include <ATen/Version.h>
 #include <torch/autograd.h>
 #include <torch/types.h>
-#include <nlohmann/json.hpp>
 
 #include <ditto/error.h>
-#include <ditto/version.h>
 
 #include "core/components/bf16_rows.h"
-#include "core/formats/text/json.h"
-#include "core/measure/libtorch.h"
-#include "core/measure/user_cache.h"
-
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 namespace ditto {
 
@@ -35,21 +19,8 @@ using torch::Tensor;
 
 constexpr int64_t kTrialFewRows = 32, kTrialRows = 512, kTrialWidth = 384, kTrialHeads = 6, kTrialTokens = 256,
                   kTrialExperts = 4, kTrialChannels = 128, kTrialColumns = 16;
-constexpr double kPlain = 4;      // times faster: few rows have shown it
-constexpr double kSlow = 0.02;    // seconds of few rows: more of them would take too long, and say the same
-constexpr double kEnough = 0.08;  // seconds of rounds
-constexpr int kLeastRounds = 4;
-
-class ByOneThread {
- public:
-  ByOneThread() { at::set_num_threads(1); }
-  ~ByOneThread() { at::set_num_threads(before_); }
-  ByOneThread(const ByOneThread&) = delete;
-  ByOneThread& operator=(const ByOneThread&) = delete;
-
- private:
-  int before_ = at::get_num_threads();
-};
+constexpr double kPlain = 4;    // times faster: few rows have shown it
+constexpr double kSlow = 0.02;  // seconds of few rows: more of them would take too long, and say the same
 
 Tensor bf16_numbers(const std::vector<int64_t>& shape, double scale) {
   const torch::NoGradGuard no_grad;
@@ -77,6 +48,12 @@ OpInputs trial_call(const Op& op, int64_t rows) {
              bf16_numbers({kTrialExperts, kTrialWidth}, 1),
              torch::full({kTrialExperts}, rows / kTrialExperts, torch::kLong), torch::arange(rows, torch::kLong)},
             {{"tokens", rows}}};
+  if (op.name == "conv_transposed") {
+    const int64_t half = kTrialChannels / 2;  // of a kernel that doubles the sides
+    return {{bf16_numbers({1, half, rows / kTrialColumns, kTrialColumns}, 1),
+             bf16_numbers({half, half, 4, 4}, 1 / std::sqrt(4.0 * static_cast<double>(half))), bf16_numbers({half}, 1)},
+            {{"stride", std::vector<int64_t>{2, 2}}, {"padding", std::vector<int64_t>{1, 1}}}};
+  }
   if (op.name == "conv") {
     const std::vector<int64_t> ones{1, 1};
     return {{bf16_numbers({1, kTrialChannels, rows / kTrialColumns, kTrialColumns}, 1),
@@ -95,23 +72,14 @@ OpInputs trial_call(const Op& op, int64_t rows) {
   return largest;
 }
 
-// Of this thread alone, which computes: whatever else the machine does meanwhile.
-double processor_seconds() {
-  timespec now{};
-  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-double seconds_of_call(const OpTable& table, const std::string& op, const OpInputs& inputs) {
+void compute_once(const OpTable& table, const std::string& op, const OpInputs& inputs) {
   const torch::AutoGradMode grad(true);
   Tensors leaves, roots, grads;
   for (const auto& x : inputs.tensors)
     if (x.defined() && x.requires_grad()) leaves.push_back(x);
-  const double began = processor_seconds();
   for (const auto& y : table.run(op, inputs))
     if (y.requires_grad()) roots.push_back(y), grads.push_back(y.detach());
   if (!roots.empty()) torch::autograd::grad(roots, leaves, grads, false, false, true);
-  return processor_seconds() - began;
 }
 
 std::vector<KernelRow> without_fp32(std::vector<KernelRow> rows) {
@@ -128,20 +96,6 @@ std::string best_in_fp32(const std::vector<KernelRow>& rows, const std::string& 
     if (row.op == op && is_in_fp32(row))
       if (const int score = row.score(call); score > most) most = score, best = row.variant;
   return best;
-}
-
-// What of the processor and of the libraries rates follow from.
-std::string machine_of_rates() {
-  static const std::set<std::string> kKeys{"vendor_id", "cpu family",  "model",           "model name",
-                                           "stepping",  "flags",       "Features",        "CPU implementer",
-                                           "CPU part",  "CPU variant", "CPU architecture"};
-  std::string text;
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line) && !line.empty();)
-    if (const auto end = line.find_first_of("\t:"); kKeys.count(line.substr(0, end))) text += line + "; ";
-  for (const char* limit : {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS"})
-    if (const char* value = std::getenv(limit)) text += std::string(limit) + " " + value + "; ";
-  return text + at::get_cpu_capability() + "; " + report::libtorch_build() + "; Ditto " + kVersion;
 }
 
 }  // namespace
@@ -172,31 +126,22 @@ std::vector<Ways> find_ways(const std::vector<KernelRow>& rows, const std::vecto
 }
 
 void measure(Rates& rates, const Ways& ways, const std::vector<KernelRow>& rows, const std::vector<Op>& added) {
-  const ByOneThread alone;
   const auto pinned = [&](const std::string& variant) {
     return std::make_unique<OpTable>(rows, std::map<std::string, GivenOption>{{ways.op, {variant, "bf16"}}},
                                      std::function<void(const std::string&)>(), added);
   };
   const auto bf16 = pinned(ways.in_bf16), fp32 = pinned(ways.in_fp32);
   const auto& op = bf16->op(ways.op);
-  struct Best {
-    double bf16 = std::numeric_limits<double>::infinity(), fp32 = bf16;
-  } best;
-  // In turn, so that what slows the processor down slows both; what is made once is made in the first round.
   const auto time = [&](const OpInputs& inputs, int most) {
-    const double began = processor_seconds();
-    for (int round = 0; round < most && (round < kLeastRounds || processor_seconds() - began < kEnough); ++round) {
-      best.bf16 = std::min(best.bf16, seconds_of_call(*bf16, op.name, inputs));
-      best.fp32 = std::min(best.fp32, seconds_of_call(*fp32, op.name, inputs));
-    }
+    return fastest({[&] { compute_once(*bf16, op.name, inputs); }, [&] { compute_once(*fp32, op.name, inputs); }},
+                   most);
   };
-  const auto few = trial_call(op, kTrialFewRows), many = trial_call(op, kTrialRows);
-  time(few, 6);
-  const bool is_slow = std::max(best.bf16, best.fp32) > kSlow;
-  const bool is_plain = std::max(best.bf16 / best.fp32, best.fp32 / best.bf16) > kPlain;
-  if (!is_slow && !is_plain) best = {}, time(many, 15);
-  rates[op.name][ways.in_bf16] = 1 / best.bf16;
-  rates[op.name][ways.in_fp32] = 1 / best.fp32;
+  auto best = time(trial_call(op, kTrialFewRows), 6);
+  const bool is_slow = std::max(best[0], best[1]) > kSlow;
+  const bool is_plain = std::max(best[0] / best[1], best[1] / best[0]) > kPlain;
+  if (!is_slow && !is_plain) best = time(trial_call(op, kTrialRows), 15);
+  rates[op.name][ways.in_bf16] = 1 / best[0];
+  rates[op.name][ways.in_fp32] = 1 / best[1];
 }
 
 std::optional<bool> is_faster_in_fp32(const Rates& rates, const Ways& ways) {
@@ -206,35 +151,6 @@ std::optional<bool> is_faster_in_fp32(const Rates& rates, const Ways& ways) {
   if (bf16 == of_op->second.end() || fp32 == of_op->second.end()) return {};
   if (ways.fp32_by_scores) return !(bf16->second > kClearlyFaster * fp32->second);
   return fp32->second > kClearlyFaster * bf16->second;
-}
-
-RatesFile::RatesFile() : machine_(machine_of_rates()) {
-  const auto folder = report::user_cache("rates");
-  const auto hash = XXH3_64bits(machine_.data(), machine_.size());
-  if (!folder.empty()) path_ = (folder / (std::to_string(hash) + ".json")).string();
-}
-
-Rates RatesFile::read() const {
-  std::ifstream file(path_, std::ios::binary);
-  if (path_.empty() || !file) return {};
-  try {
-    const auto json =
-        formats::parse_json(std::string(std::istreambuf_iterator<char>(file), {}), path_, ErrorKind::data);
-    if (json.at("machine").get<std::string>() != machine_) return {};
-    const auto rates = json.at("calls_per_s").get<Rates>();
-    for (const auto& [op, variants] : rates)
-      for (const auto& [variant, rate] : variants)
-        if (!std::isfinite(rate) || rate <= 0) return {};
-    return rates;
-  } catch (const std::exception&) {  // it is no file, no JSON, or says other things
-  }
-  return {};
-}
-
-void RatesFile::write(const Rates& rates) const {
-  if (path_.empty()) return;
-  const nlohmann::json json{{"machine", machine_}, {"calls_per_s", rates}};
-  report::write_cached(path_, formats::ascii_json(json) + "\n");
 }
 
 }  // namespace ditto

@@ -110,7 +110,10 @@ void expand_conditioning(Table& recipe, const std::string& file) {
   to.put_if_given("out_key", "encoder.conditioning.takes", c.out_key);
   // A text is dropped once, and guided by what it then was.
   to.suggest("objective.condition_dropout", 0.0);
-  to.suggest("model.null_text", std::string("zero"));
+  // Imagen's UNets know no other way than zeros.
+  const auto* model = recipe.find_path("model.plugin");
+  const auto* plugin = model ? model->as<std::string>() : nullptr;
+  if (!plugin || !plugin->starts_with("imagen_")) to.suggest("model.null_text", std::string("zero"));
 }
 
 }  // namespace ditto

@@ -60,6 +60,13 @@ std::vector<std::string> notes_on_options(const Recipe& recipe) {
   if (recipe.bf16_was_measured && !recipe.run.bf16_in_fp32.empty())
     lines.push_back(fmt::format("bf16: {} in fp32, the faster way on the processor that the run began on, as measured",
                                 fmt::join(recipe.run.bf16_in_fp32, ", ")));
+  if (is_one_number(recipe) && recipe.run.memory_format != kMeasured)
+    lines.push_back(
+        "warning: run.memory_format says how maps lie, and run.numerics = \"one\" has kernels of its own: it "
+        "changes nothing");
+  else if (recipe.memory_format_was_measured)
+    lines.push_back(fmt::format("maps: {}, the faster way on the machine that the run began on, as measured",
+                                recipe.run.memory_format));
   return lines;
 }
 

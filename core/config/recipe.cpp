@@ -404,6 +404,12 @@ void Recipe::resolve_bf16_in_fp32(std::vector<std::string> ops) {
   resolved_.set_path("run.bf16_in_fp32", node_of(run.bf16_in_fp32));
 }
 
+void Recipe::resolve_memory_format(const std::string& found) {
+  run.memory_format = found;
+  memory_format_was_measured = true;
+  resolved_.set_path("run.memory_format", node_of(run.memory_format));
+}
+
 std::string Recipe::place_of(std::string_view option) const {
   const auto* node = given_.find_path(option);
   return node ? place(*node, name) : name;

@@ -85,6 +85,8 @@ class Recipe {
   // run.bf16_in_fp32, where it was left to be measured.
   void resolve_bf16_in_fp32(std::vector<std::string> ops);
   bool bf16_was_measured = false;
+  void resolve_memory_format(const std::string& found);  // run.memory_format, likewise
+  bool memory_format_was_measured = false;
   // read(), which reads `given`, without the options in there that were left idle by others that were overridden.
   template <class Read>
   auto read_options(OptionMap& given, const Read& read) {

@@ -66,6 +66,12 @@ void RunOptions::read(OptionReader& option) {
   const bool is_one_word = bf16_in_fp32 == std::vector<std::string>{kMeasured};
   if (!is_one_word && std::find(bf16_in_fp32.begin(), bf16_in_fp32.end(), kMeasured) != bf16_in_fp32.end())
     option.reject("bf16_in_fp32", "has \"auto\" beside ops", "give it alone, or ops alone");
+  option("memory_format", memory_format,
+         "how a UNet's maps lie, which says what convolutions and norms compute with; auto: what this machine is "
+         "faster at, by rates that are measured once, and on a resume as in the run")
+      .one_of({kMeasured, kChannelsFirst, kChannelsLast})
+      .changes(Effect::bits)
+      .noted_if_given();
   option("batch", batch, "samples a step, over all ranks").between(1, kMostSamples);
   option("micro_batch", micro_batch, "samples a forward; 0: the batch, divided by the data ranks")
       .between(0, kMostSamples)

@@ -10,8 +10,10 @@
 
 namespace ditto {
 
-// Of run.bf16_in_fp32: those that are faster so on the processor that a run begins on.
+// Of run.bf16_in_fp32 and run.memory_format: what is faster on the machine that a run begins on.
 inline constexpr const char* kMeasured = "auto";
+// The two of run.memory_format.
+inline constexpr const char *kChannelsFirst = "channels_first", *kChannelsLast = "channels_last";
 
 // Plugins that the host chooses where a recipe does not name them: these, and the defaults of options below. It names
 // no others, and these nowhere else (tests/integration/host_names.sh).
@@ -28,7 +30,8 @@ struct RunOptions {
   std::string name = "run", output, folder, device = "cpu", transport, precision = "fp32", numerics = "fast", init_from;
   int64_t steps = 1000, seed = 0, threads = 0, batch = 32, micro_batch = 0, token_leaf = 32;
   bool deterministic = true;
-  std::string non_finite = "stop", read_results = "auto", audit_policy = "stop", init_weights = "ema";
+  std::string non_finite = "stop", read_results = "auto", memory_format = kMeasured, audit_policy = "stop",
+              init_weights = "ema";
   std::string init_missing = "refuse", init_extra = "refuse", init_other_shape = "refuse";
   int64_t max_skipped = 3;
   double clip_norm = 0, loss_scale = 65536, audit = 0;

@@ -16,7 +16,7 @@ namespace {
 // in one file.
 constexpr std::array<const char*, 2> kWrappers{"module.", "net."};
 constexpr const char *kDenoiser = "model.diffusion_model.", *kAutoencoder = "first_stage_model.",
-                     *kOfAutoencoders = "ldm";
+                     *kClassOfAutoencoders = "AutoencoderKL", *kLatentDiffusion = "ldm";
 constexpr std::array<const char*, 5> kPrefixes{"", kWrappers[0], kWrappers[1], kDenoiser, kAutoencoder};
 // What trainers call their sets in one file; JiT's script keeps two averages, of which it samples with the first.
 constexpr const char *kAverage = "ema", *kFirstAverage = "model_ema1";
@@ -27,7 +27,7 @@ struct Beside {
 };
 constexpr std::array<Beside, 7> kBeside{{
     {"opendit", "y_embedder.text_encoder.", "the frozen text encoder"},
-    {kOfAutoencoders, "loss.", "what judged its pictures in training"},
+    {kLatentDiffusion, "loss.", "what judged its pictures in training"},
     {"transformers", "decoder.", "the decoder"},
     {"transformers", "lm_head.", "the decoder's last map"},
     {"transformers", "encoder.embed_tokens.", "the table of tokens once more"},
@@ -73,9 +73,9 @@ std::vector<std::string> sets_to_try(std::optional<Which> which) {
 }
 
 // The names of one set, where no name of it is known yet: a file of several has names of no other kind.
-std::string prefix_of_set(const std::vector<std::string>& names, const std::string& format,
-                          std::optional<Which> which) {
-  const std::string model = format == kOfAutoencoders ? kAutoencoder : kDenoiser;
+std::string prefix_of_set(const std::vector<std::string>& names, const Classes& classes, std::optional<Which> which) {
+  const bool is_autoencoder = std::find(classes.begin(), classes.end(), kClassOfAutoencoders) != classes.end();
+  const std::string model = is_autoencoder ? kAutoencoder : kDenoiser;
   const auto some = [&](const std::string& prefix) {
     return std::any_of(names.begin(), names.end(), [&](const auto& name) { return name.starts_with(prefix); });
   };
@@ -93,13 +93,16 @@ std::string prefix_of_set(const std::vector<std::string>& names, const std::stri
   return prefix;
 }
 
-Choice choose(const ForeignFile& file, const std::string& known_name, std::optional<Which> which,
+Choice choose(const ForeignFile& file, const ForeignFormat& format, std::optional<Which> which,
               const std::string& path) {
+  const std::string& known_name = format.tensors.front().theirs.front();
+  const auto former = format.former.find(known_name);
+  const auto has = [&](const std::string& prefix) {
+    return file.has(prefix + known_name) || (former != format.former.end() && file.has(prefix + former->second));
+  };
   for (const std::string& set : sets_to_try(which))
-    for (const std::string wrapper : kPrefixes) {
-      const std::string prefix = (set.empty() ? "" : set + ".") + wrapper;
-      if (file.has(prefix + known_name)) return {set, prefix};
-    }
+    for (const std::string wrapper : kPrefixes)
+      if (const std::string prefix = (set.empty() ? "" : set + ".") + wrapper; has(prefix)) return {set, prefix};
   const auto names = file.names();
   const std::string near = nearest(known_name, names);
   throw Error(
@@ -120,7 +123,7 @@ ForeignWeights look_at_weights(const std::string& path, const std::string& forma
   const auto file = open_foreign(weights);
   ForeignWeights found{{format, weights, {}, {}, {}}, file->notes(), {}, {}, reading_of(path, place)};
   const auto names = file->names();
-  const std::string prefix = prefix_of_set(names, format, which);
+  const std::string prefix = prefix_of_set(names, classes, which);
   for (const auto& name : names)
     if (!name.starts_with(prefix)) {
       if (prefix.ends_with(kDenoiser) || prefix.ends_with(kAutoencoder)) ++found.others[name.substr(0, name.find('.'))];
@@ -139,7 +142,7 @@ std::string import_weights(const Units& of, const std::string& format_name, cons
   const auto format = format_of(of, format_name, parameters);
   const std::string path = foreign_weights(given);
   const auto file = open_foreign(path);
-  const Choice choice = choose(*file, format.tensors.front().theirs.front(), which, path);
+  const Choice choice = choose(*file, format, which, path);
   ForeignImport import(*file, path, choice.prefix, format.former);
   for (const ForeignTensor& tensor : format.tensors) import.parameter(tensor, *parameters.at(tensor.ours));
   for (const auto& [copy, original] : format.copies) import.copy(copy, original);

@@ -42,7 +42,8 @@ struct ForeignWeights {
   std::map<std::string, int64_t> others;     // tensors that are no part of the model, by what they are of
   std::string reading;                       // of a folder: which of its files is read, and which not; for people
 };
-// `classes`: as find_foreign_weights takes them.
+// `classes`: as find_foreign_weights takes them. Of a file with a denoiser and its autoencoder "AutoencoderKL" is the
+// latter.
 ForeignWeights look_at_weights(const std::string& path, const std::string& format,
                                std::optional<Which> which = std::nullopt, const Classes& classes = {});
 

@@ -15,7 +15,8 @@ std::string export_weights(Model& model, const std::string& format_name, const s
   require_map(format, entries_of(layout), "format " + format_name);
   NamedTensors ours;
   for (const auto& entry : layout.entries) ours[entry.name] = entry.tensor.detach();
-  auto theirs = to_theirs(format, ours);
+  NamedTensors theirs;
+  for (auto& [name, tensor] : to_theirs(format, ours)) theirs[format.prefix + name] = std::move(tensor);
   if (form.dtype)
     for (auto& [name, tensor] : theirs)
       if (tensor.is_floating_point()) {

@@ -24,22 +24,10 @@ using nlohmann::json;
 namespace {
 
 constexpr const char *kWeightsFile = "diffusion_pytorch_model.safetensors", *kConfigFile = "config.json",
-                     *kSchedulerConfigFile = "scheduler_config.json", *kSubfolder = "transformer", *kCard = "README.md",
-                     *kIndex = ".index.json", *kSuffix = ".safetensors", *kIndexWord = "index";
+                     *kSchedulerConfigFile = "scheduler_config.json", *kSchedulerFolder = "scheduler",
+                     *kSubfolder = "transformer", *kCard = "README.md", *kIndex = ".index.json",
+                     *kSuffix = ".safetensors", *kIndexWord = "index";
 constexpr uint64_t kMostConfigBytes = uint64_t{1} << 20;  // bytes: diffusers' have one or two thousand
-
-// What was imported with the model, where it says null or what no plugin knows, is what the next export says.
-std::string json_text(const ForeignConfig& config, const std::string& kept = {}) {
-  if (config.empty()) return {};
-  json object = kept.empty() ? json::object() : formats::parse_json(kept, kConfigFile, ErrorKind::checkpoint);
-  const bool is_new = kept.empty();
-  for (const auto& [key, value] : config) {
-    const auto found = object.find(key);
-    if (is_new || (found != object.end() && !found->is_null()))
-      std::visit([&, k = key](const auto& v) { object[k] = v; }, value);
-  }
-  return formats::ascii_json(object) + '\n';
-}
 
 template <class T, class Is>
 bool read_list(const json& list, Is is, std::optional<OptionValue>& into) {
@@ -55,6 +43,11 @@ std::optional<OptionValue> config_value(const json& value) {
   if (value.is_string()) return value.get<std::string>();
   std::optional<OptionValue> list;
   if (!value.is_array()) return list;
+  if (!value.empty() && std::all_of(value.begin(), value.end(), [](const json& one) { return one.is_boolean(); })) {
+    std::vector<int64_t> flags;
+    for (const auto& one : value) flags.push_back(one.get<bool>() ? 1 : 0);
+    return flags;
+  }
   const bool is_plain = read_list<int64_t>(
                             value, [](const json& one) { return one.is_number_integer(); }, list) ||
                         read_list<double>(
@@ -62,6 +55,21 @@ std::optional<OptionValue> config_value(const json& value) {
                         read_list<std::string>(
                             value, [](const json& one) { return one.is_string(); }, list);
   return is_plain ? list : std::nullopt;
+}
+
+// What was imported with the model, where it says null or what no plugin knows, is what the next export says.
+std::string json_text(const ForeignConfig& config, const std::string& kept = {}) {
+  if (config.empty()) return {};
+  json object = kept.empty() ? json::object() : formats::parse_json(kept, kConfigFile, ErrorKind::checkpoint);
+  const bool is_new = kept.empty();
+  for (const auto& [key, value] : config) {
+    const auto found = object.find(key);
+    const bool is_said = found != object.end() && !found->is_null();
+    // What is read as this value stays as it was written: [true, false] is [1, 0].
+    if (is_new || (is_said && config_value(*found) != value))
+      std::visit([&, k = key](const auto& v) { object[k] = v; }, value);
+  }
+  return formats::ascii_json(object) + '\n';
 }
 
 bool lies_there(const std::string& path) {
@@ -282,6 +290,31 @@ std::string read_config_beside(const std::string& weights, ForeignShapes& into) 
   for (const auto& [key, value] : object.items())
     if (auto one = config_value(value)) into.config[key] = std::move(*one);
   return text;
+}
+
+void require_schedule(const std::string& pipeline, const ForeignConfig& ours) {
+  const auto path = (fs::path(pipeline) / kSchedulerFolder / kSchedulerConfigFile).string();
+  if (!lies_there(path)) return;
+  const auto object = formats::parse_json(formats::read_file(path, ErrorKind::checkpoint, kMostConfigBytes), path,
+                                          ErrorKind::checkpoint);
+  const auto compare = [&](const std::string& key, const std::optional<OptionValue>& theirs,
+                           const std::optional<OptionValue>& mine) {
+    if (theirs && mine && *theirs != *mine)
+      throw Error(ErrorKind::config, path,
+                  "says " + key + " = " + to_text(*theirs) + ", and [scheduler] makes it " + to_text(*mine) +
+                      ": these weights would be taken for others",
+                  "set [scheduler] as the weights were trained, or name their own folder");
+  };
+  const auto theirs = [&](const char* key) { return object.contains(key) ? config_value(object[key]) : std::nullopt; };
+  const auto mine = [&](const char* key) {
+    const auto found = ours.find(key);
+    return found == ours.end() ? std::nullopt : std::optional<OptionValue>(found->second);
+  };
+  for (const char* key : {"num_train_timesteps", "beta_schedule", "beta_start", "beta_end", "prediction_type"})
+    compare(key, theirs(key), mine(key));
+  // Who does not say it does not do it.
+  constexpr const char* zero = "rescale_betas_zero_snr";
+  if (!ours.empty()) compare(zero, theirs(zero).value_or(false), mine(zero).value_or(false));
 }
 
 ExportPlace::ExportPlace(const std::string& out, const Configs& configs)

@@ -138,6 +138,9 @@ void CachedBlocks::run_blocks(Program& program, const std::vector<History*>& his
 
 // In at least fp32: it is summed up.
 Tensor CachedBlocks::watched(Program& program, const Batch& batch, Stream& stream) const {
+  if (!stream.x_BTD.defined())
+    refuse("watches tokens, and blocks of model \"" + model_.setting.component.plugin + "\" hand one another maps",
+           "sample without a cache");
   Tensor signal_BTD;
   if (first_ > 0) {
     const auto before = stream.x_BTD;

@@ -176,10 +176,21 @@ void FlopCounter::check(const std::vector<std::vector<int64_t>>& sizes) {
   }
 }
 
-std::vector<double> FlopCounter::of_blocks(int64_t samples, int64_t any_length) {
+std::vector<double> FlopCounter::of_blocks() {
+  constexpr int64_t kTextLength = 128;
+  for (int64_t length = kTextLength;; length /= 2) {
+    try {
+      return of_blocks(length);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::shape || length == 1) throw;
+    }
+  }
+}
+
+std::vector<double> FlopCounter::of_blocks(int64_t text_length) const {
   std::vector<Parts> blocks(static_cast<size_t>(model_->depth()));
   Parts others;
-  run(shapes_of_batch(*model_, of_.setting.needs, samples, any_length), [&](const Unit& unit) -> Parts& {
+  run(shapes_of_batch(*model_, of_.setting.needs, 1, text_length), [&](const Unit& unit) -> Parts& {
     return unit.kind == Unit::Kind::block ? blocks.at(static_cast<size_t>(unit.block)) : others;
   });
   std::vector<double> sums;

@@ -35,10 +35,13 @@ class FlopCounter {
   // Error(config) or Error(shape). Of many sizes the tokens alone are asked for, but for the smallest, the largest and
   // those with the longest sides. What cannot be computed on shapes alone is left to the run.
   void check(const std::vector<std::vector<int64_t>>& sizes);
-  std::vector<double> of_blocks(int64_t samples, int64_t any_length);  // of each block
+  // Of each block, of one sample, whose text is as long as those of published models, or half as long and so on, where
+  // the model takes none so long.
+  std::vector<double> of_blocks();
 
  private:
   using Parts = std::map<std::string, double>;
+  std::vector<double> of_blocks(int64_t text_length) const;
   // With `tokens`: those alone, before the blocks.
   void run(const Batch& batch, const std::function<Parts&(const Unit&)>& parts_of, int64_t* tokens = nullptr,
            int64_t token_leaf = 0) const;

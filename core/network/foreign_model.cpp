@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char *kFormat = "ditto.format", *kRecipe = "ditto.recipe", *kShapes = "ditto.shapes";
 constexpr std::array<const char*, 3> kSections{"model", "scheduler", "sampler"};  // that an export notes
-constexpr const char* kHere = "ditto checkpoint import";
+constexpr const char *kHere = "ditto checkpoint import", *kPlugin = "model.plugin=";
 
 std::string note(const checkpoint::ForeignWeights& weights, const char* name) {
   const auto found = weights.notes.find(name);
@@ -109,6 +109,19 @@ SavedShapes read_model(Recipe& recipe, const ForeignShapes& file, Registry& regi
   return {read_foreign(recipe, model.options, factory, file, "model '" + model.plugin + "'"), {}};
 }
 
+// Of the classes that the model's plugin reads, by which its folder in a pipeline's is found, and its place in a file
+// of several models. The plugin is the recipe's or, where there is none, that of the command's words; none: none.
+checkpoint::Classes classes_of(const std::optional<Recipe>& given, const std::vector<std::string>& sets,
+                               Registry& registry) {
+  std::vector<std::string> said;
+  for (const auto& set : sets)
+    if (set.starts_with(kPlugin)) said.push_back(set);
+  const auto model = given ? given->model : Recipe::parse("", kHere, said).model;
+  if (!model) return {};
+  const auto& factory = registry.factory<Model>(model.plugin, model.where);
+  return factory.foreign_classes ? factory.foreign_classes() : checkpoint::Classes();
+}
+
 }  // namespace
 
 std::map<std::string, std::string> export_notes(const Recipe& recipe, const SavedShapes& shapes,
@@ -123,10 +136,7 @@ ForeignModel open_foreign(const std::string& path, const std::string& format, st
                           std::optional<Recipe> given, const std::vector<std::string>& sets, Registry& registry,
                           const std::string& section) {
   ForeignModel made;
-  const auto* factory =
-      given && given->model ? &registry.factory<Model>(given->model.plugin, given->model.where) : nullptr;
-  const auto weights = checkpoint::look_at_weights(
-      path, format, which, factory && factory->foreign_classes ? factory->foreign_classes() : checkpoint::Classes());
+  const auto weights = checkpoint::look_at_weights(path, format, which, classes_of(given, sets, registry));
   made.file = weights.shapes.file;
   made.config_text = weights.config_text;
   made.others = weights.others;

@@ -7,6 +7,7 @@
 
 #include <ditto/error.h>
 
+#include "core/data/names.h"
 #include "core/exchange/foreign.h"
 #include "core/network/foreign_model.h"
 
@@ -116,6 +117,7 @@ RunningEncoder::RunningEncoder(Components& components, const NetworkSection& fro
 void RunningEncoder::cut_and_fill(Components& components, const NetworkSection& from, const Surroundings& around) {
   const bool reads = around.weights == FrozenWeights::read && !around.device.is_meta();
   Shape shape;
+  shape.whose = plugin_name(Encoder::kKind, from.component.plugin);
   shape.streams = false;
   for (const auto& entry : layout.entries) shape.depth = std::max(shape.depth, entry.unit.block + 1);
   cut(components, shape, [this](ParallelStrategy& strategy) { units_.wrap(strategy); });

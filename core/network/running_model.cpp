@@ -1,5 +1,6 @@
 #include "core/network/running_model.h"
 
+#include <algorithm>
 #include <map>
 #include <optional>
 
@@ -7,8 +8,10 @@
 #include <torch/types.h>
 
 #include <ditto/error.h>
+#include <ditto/nn/maps.h>
 #include <ditto/parallel/backward_watch.h>
 
+#include "core/config/numerics.h"
 #include "core/data/names.h"
 #include "core/measure/shown_range.h"
 #include "core/network/flops.h"
@@ -43,19 +46,31 @@ RunningModel::RunningModel(Components& components, const Mesh& mesh, std::shared
       std::make_unique<ModelProgram>(*model, *ctx, [this](const Unit& unit, UnitCall& call) { run_unit(unit, call); });
 }
 
+bool RunningModel::has_maps() const {
+  return std::any_of(layout.entries.begin(), layout.entries.end(), [](const LayoutEntry& entry) {
+    return entry.unit.kind == Unit::Kind::block && entry.full_shape.size() > 3 &&
+           dynamic_cast<const Convolution*>(entry.layer);
+  });
+}
+
 void RunningModel::cut(Components& components) {
-  RunningUnits::cut(components, {model->token_local(), model->depth(), [&] { return block_costs(components); }},
+  const auto& recipe = components.recipe;
+  if (const auto& format = recipe.run.memory_format; format != kMeasured && !is_one_number(recipe) && has_maps())
+    ctx->maps = format == kChannelsLast ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
+  RunningUnits::cut(components,
+                    {plugin_name(Model::kKind, setting.component.plugin), model->token_local(), model->depth(),
+                     [&] { return block_costs(components); }},
                     [this](ParallelStrategy& strategy) { units_->wrap(strategy); });
   if (setting.trains && ctx->device.is_cuda() && ShownRange::is_built())
     units_->wrap(*(shown_ = std::make_shared<ShownBackward>()));
-  if (const auto around = route()) units_->route(*around);
+  if (const auto around = route())
+    guarded([&] { return plugin_name(Model::kKind, setting.component.plugin); }, [&] { units_->route(*around); });
 }
 
-// Of one sample; a text is as long as those of published models. What is asked on shapes alone may fail in any way.
+// What is asked on shapes alone may fail in any way.
 std::vector<double> RunningModel::block_costs(Components& components) const {
-  constexpr int64_t kTextLength = 128;
   try {
-    return FlopCounter(components, *this).of_blocks(1, kTextLength);
+    return FlopCounter(components, *this).of_blocks();
   } catch (const Error&) {
     return {};
   }

@@ -19,6 +19,8 @@ class RunningModel final : public ModelUnits {
 
   // Parameters of something else that is run with it: "objective.NAME" in its layout. Before `cut`.
   void add(Units& units, const std::string& prefix) { take(units, prefix); }
+  // Whether a block of the model has a convolution over pictures or videos.
+  bool has_maps() const;
   // Strategies cut the layout. After it no rank holds more than its share, and that without numbers yet.
   void cut(Components& components);
   // Puts one more around its units, outermost: who looks on, and changes nothing. After `cut`; it outlives this.

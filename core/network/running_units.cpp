@@ -8,6 +8,7 @@
 
 #include "core/components/strategies.h"
 #include "core/config/numerics.h"
+#include "core/plugin/guard.h"
 
 namespace ditto {
 
@@ -62,11 +63,14 @@ void RunningUnits::cut(Components& components, const Shape& shape, const std::fu
                                       shape.streams,
                                       sum_order(components.recipe),
                                       ctx->token_leaf};
-  strategies = make_strategies(components, needs, axes, trains_);
+  const auto whose = [&] { return shape.whose; };
+  strategies = guarded(whose, [&] { return make_strategies(components, needs, axes, trains_); });
   if (trains_) refuse_unread_options(components.recipe, components.registry);
-  // The pipeline is last: until then each strategy sees all of the model.
-  for (auto strategy = strategies.rbegin(); strategy != strategies.rend(); ++strategy) (*strategy)->claim(layout);
-  for (auto& strategy : strategies) shard(*strategy);
+  guarded(whose, [&] {
+    // The pipeline is last: until then each strategy sees all of the model.
+    for (auto strategy = strategies.rbegin(); strategy != strategies.rend(); ++strategy) (*strategy)->claim(layout);
+    for (auto& strategy : strategies) shard(*strategy);
+  });
   for (auto* strategy : in_order_of_wrapping(strategies)) wrap(*strategy);
 }
 

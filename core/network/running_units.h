@@ -63,6 +63,7 @@ class RunningUnits {
             const std::function<bool(const std::string& name)>& learns = {});
   // What strategies are told of what they cut.
   struct Shape {
+    std::string whose;  // in front of what they refuse: "model 'dit'"
     bool token_local = true;
     int64_t depth = 0;
     std::function<std::vector<double>()> block_costs = {};

@@ -9,6 +9,7 @@
 
 #include <ditto/text.h>
 
+#include "core/assembly/memory_format.h"
 #include "core/assembly/resume.h"
 #include "core/checkpoint/disk.h"
 #include "core/checkpoint/manifest.h"
@@ -60,6 +61,7 @@ void Resume::find() {
   if (!start_) return;
   const auto info = checkpoint::describe(*start_);
   keep_ways(training_.recipe, training_.registry, info.recipe_toml);
+  keep_memory_format(training_.recipe, info.recipe_toml);
   for (const auto& id : kernel_sets(training_.recipe))
     if (!allows("kernels." + id)) training_.kept_before[id] = kept_by(id, info.extra);
 }

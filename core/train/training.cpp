@@ -33,6 +33,7 @@ void Training::assemble(const std::optional<std::string>& start) {
   AssemblyParts parts;
   parts.data = parts.objective = true;
   parts.sampler = recipe.validate.grid_every > 0;
+  parts.measures = !start;  // a resume keeps what the run began with
   parts.kept = kept_before;
   parts.opened = [this](const Source* train, const Source* validation) {
     auto facts = facts_of(*train, "data");

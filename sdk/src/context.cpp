@@ -42,20 +42,32 @@ torch::Tensor kept(const Random& random, const torch::Tensor& x_BTD, const Seque
   return torch::cat(parts).unsqueeze(0).ge(p);
 }
 
-void check_dropout(const Tensor& x_BTD, double p, const Stream& stream, const Sequence& tokens, const std::string& name,
-                   const std::string& sequence) {
-  const auto refuse = [&](const std::string& found, const std::string& remedy) {
-    throw Error(ErrorKind::shape, "dropout \"" + name + "\"", found, remedy);
-  };
-  if (!(p >= 0 && p < 1)) refuse("has p = " + std::to_string(p), "use a probability of at least 0 and below 1");
+[[noreturn]] void refuse_dropout(const std::string& name, const std::string& found, const std::string& remedy) {
+  throw Error(ErrorKind::shape, "dropout \"" + name + "\"", found, remedy);
+}
+
+void check_rate(double p, const std::string& name) {
+  if (!(p >= 0 && p < 1))
+    refuse_dropout(name, "has p = " + std::to_string(p), "use a probability of at least 0 and below 1");
+}
+
+void check_ids(size_t samples, const std::vector<int64_t>& ids, const std::string& name) {
+  if (ids.size() != samples)
+    refuse_dropout(name,
+                   "finds " + std::to_string(ids.size()) + " sample ids for " + std::to_string(samples) + " samples",
+                   "draws are made by the batch's ids: give it one for each sample");
+}
+
+void check_tokens(const Tensor& x_BTD, const Stream& stream, const std::string& name, const std::string& sequence) {
   const Tensor& field = sequence.empty() ? stream.x_BTD : stream.extra.at(sequence).tensor;
   if (x_BTD.sizes() != field.sizes())
-    refuse("is of " + c10::str(x_BTD.sizes()) + ", where the stream's tokens are " + c10::str(field.sizes()),
-           "drop whole tokens, as they are between layers: strategies cut what is inside of them");
-  const auto samples = tokens.packing ? tokens.packing->lengths.size() : static_cast<size_t>(x_BTD.size(0));
-  if (stream.ids.size() != samples)
-    refuse("finds " + std::to_string(stream.ids.size()) + " sample ids for " + std::to_string(samples) + " samples",
-           "draws are made by the batch's ids: give it one for each sample");
+    refuse_dropout(name,
+                   "is of " + c10::str(x_BTD.sizes()) + ", where the stream's tokens are " + c10::str(field.sizes()),
+                   "drop whole tokens, as they are between layers: strategies cut what is inside of them");
+}
+
+Tensor dropped(const Tensor& x, const Tensor& kept, double p) {
+  return x * kept.to(x.options().requires_grad(false)).div_(1 - p);
 }
 
 }  // namespace
@@ -83,10 +95,28 @@ Tensor Context::own_tokens(const Tensor& whole, const Tensor& like, const Stream
 Tensor Context::dropout(const Tensor& x_BTD, double p, const Stream& stream, const std::string& name,
                         const std::string& sequence) {
   const Sequence& tokens = stream.sequence(sequence);
-  check_dropout(x_BTD, p, stream, tokens, name, sequence);
+  const auto samples = tokens.packing ? tokens.packing->lengths.size() : static_cast<size_t>(x_BTD.size(0));
+  check_rate(p, name);
+  check_ids(samples, stream.ids, name);
+  check_tokens(x_BTD, stream, name, sequence);
   if (phase != Phase::train || p == 0 || x_BTD.is_meta()) return x_BTD;
-  const auto kept_BTD = kept(random, x_BTD, tokens, stream.ids, p, series_of(name));
-  return x_BTD * kept_BTD.to(x_BTD.options().requires_grad(false)).div_(1 - p);
+  return dropped(x_BTD, kept(random, x_BTD, tokens, stream.ids, p, series_of(name)), p);
+}
+
+Tensor Context::dropout(const Tensor& map, double p, const std::vector<int64_t>& ids, const std::string& name,
+                        const ShareHere& channels) {
+  check_rate(p, name);
+  if (phase != Phase::train || p == 0 || map.is_meta()) return map;
+  check_ids(static_cast<size_t>(map.size(0)), ids, name);
+  const auto here = map.sizes().slice(1).vec();
+  auto whole = here;
+  whole[0] *= channels.count;
+  std::vector<int64_t> start(here.size(), 0);
+  start[0] = here[0] * channels.index;
+  Tensors rows;
+  for (const int64_t id : ids)
+    rows.push_back(random.uniform_block(Purpose::model_dropout, id, whole, start, here, series_of(name)));
+  return dropped(map, torch::stack(rows).ge(p), p);
 }
 
 }  // namespace ditto

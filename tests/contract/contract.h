@@ -31,6 +31,12 @@ inline void passes(const testing::Report& report) {
 inline OptionValue text(const char* value) { return std::string(value); }
 inline OptionValue number(int64_t value) { return value; }
 
+struct ModelCase {
+  testing::OptionValues options;
+  ModelNeeds needs;
+  testing::ModelChecks checks = {};
+};
+
 inline testing::OptionValues small_autoencoder(testing::OptionValues more = {}) {
   more.insert({{"channels", std::vector<int64_t>{8, 16}}, {"groups", number(4)}, {"layers", number(1)}});
   return more;

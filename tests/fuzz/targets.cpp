@@ -136,7 +136,11 @@ void json(std::string_view input) {
 }
 
 void yaml(std::string_view input) {
-  expect(ErrorKind::data, "x.yaml", [&] { parse_yaml(input, "x.yaml", ErrorKind::data); });
+  expect(ErrorKind::data, "x.yaml", [&] {
+    std::map<std::string, int> lines;
+    const auto tree = parse_yaml(input, "x.yaml", ErrorKind::data, lines);
+    REQUIRE(parse_yaml(input, "x.yaml", ErrorKind::data) == tree);
+  });
 }
 
 void safetensors(std::string_view input) {

@@ -173,6 +173,10 @@ TEST_CASE("iddpm refuses step counts that its chain does not have, and says whic
     CHECK(has(message(ditto::ErrorKind::config, [&] { even->time_grid(steps); }), "2 to 1000"));
   }
   CHECK(has(message(ditto::ErrorKind::config, [&] { strided->time_grid(499); }), "use 500"));
+  const auto leading = schedule("iddpm", {{"spacing", std::string("leading")}});
+  for (const int64_t steps : {0, 1000, 1001})  // 1000 of them from 1 on would end at 1000
+    CHECK(has(message(ditto::ErrorKind::config, [&] { leading->time_grid(steps); }), "of 1000 times from 1 on"));
+  CHECK(leading->time_grid(999).front() == 999);
   CHECK(has(message(ditto::ErrorKind::config, [&] { schedule("rectified_flow")->time_grid(0); }), "1 or more"));
 }
 
@@ -182,6 +186,9 @@ TEST_CASE("options out of range are refused at their place") {
   };
   CHECK(has(refused("iddpm", {{"timesteps", int64_t{10}}}), "betas are below 1"));
   CHECK(has(refused("iddpm", {{"variance", std::string("fixed_smal")}}), "fixed_small"));
+  const std::string spacing = "leading";
+  CHECK(has(refused("iddpm", {{"steps_offset", int64_t{2}}}), "is of spacing = \"leading\""));
+  CHECK(has(refused("iddpm", {{"spacing", spacing}, {"steps_offset", int64_t{0}}}), "set_alpha_to_one = true"));
   CHECK(has(refused("rectified_flow", {{"shift", 0.0}}), "above 0"));
   CHECK(has(refused("rectified_flow", {{"convention", std::string("noise_at_on")}}), "did you mean \"noise_at_one\""));
   CHECK(has(message(ditto::ErrorKind::config,

@@ -154,6 +154,32 @@ TEST_CASE("iddpm with ddim: a whole trajectory is diffusers' DDIMScheduler's") {
   CHECK(distance(run_chain("ddim", 0, *scheduler), tensor(golden()["trajectory"]["ddim_as_it_comes"]["end"])) < 1e-5);
 }
 
+TEST_CASE("iddpm with leading spacing and ddim: a whole trajectory is that of Stable Diffusion's DDIMScheduler") {
+  for (const auto& one : golden()["leading"]) {
+    const auto steps = one["steps"].get<int64_t>();
+    CAPTURE(steps);
+    const bool to_data = one["set_alpha_to_one"].get<bool>();
+    const auto scheduler =
+        make_plugin<ditto::Scheduler>("schedulers", "iddpm",
+                                      {{"variance", std::string("fixed_small")},
+                                       {"betas", std::string("scaled_linear")},
+                                       {"beta_start", 0.00085},
+                                       {"beta_end", 0.012},
+                                       {"prediction", std::string(one["prediction"] == "epsilon" ? "epsilon" : "v")},
+                                       {"spacing", std::string("leading")},
+                                       {"set_alpha_to_one", to_data}});
+    auto grid = scheduler->time_grid(steps);
+    CHECK(grid.back() == (to_data ? -1 : 0));
+    grid.pop_back();
+    CHECK(grid == one["times"].get<std::vector<double>>());
+    CHECK(distance(run_chain("ddim", 0, *scheduler, steps), tensor(one["end"])) < 1e-10);
+    const auto config = scheduler->foreign_config("diffusers");
+    CHECK((config.at("steps_offset") == ditto::OptionValue(int64_t{1})));
+    CHECK((config.at("set_alpha_to_one") == ditto::OptionValue(to_data)));
+    CHECK((config.at("timestep_spacing") == ditto::OptionValue(std::string("leading"))));
+  }
+}
+
 TEST_CASE("a model that predicts the variance too gives the same DDIM trajectory") {
   CHECK(distance(run_chain("ddim", 0, *iddpm("learned_range", "ddim")),
                  tensor(golden()["trajectory"]["ddim"]["0.0"]["end"])) < 1e-10);

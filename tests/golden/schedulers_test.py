@@ -229,6 +229,8 @@ def make():
         },
         "chains": chains(),
         "min_snr": min_snr(),
+        "leading": [leading_steps(start, steps, prediction, alpha) for steps, prediction, alpha in
+                    ((50, "epsilon", False), (30, "v_prediction", False), (7, "epsilon", True), (334, "epsilon", False))],
         "shifted_by_size": [shifted_by_size(tokens) for tokens in (256, 1024, 4096)],
     }
 
@@ -258,6 +260,20 @@ def limits(start, noise):
     kept, dynamic = noise[:10], dict(thresholding=True, dynamic_thresholding_ratio=0.9, sample_max_value=1e9)
     return {"steps": len(kept), "dynamic": ancestral(start, kept, "fixed_small", **dynamic),
             "static": ancestral(start, kept, "fixed_small", thresholding=True, sample_max_value=1.0)}
+
+
+def leading_steps(start, steps, prediction, alpha_to_one):
+    """A whole trajectory of Stable Diffusion's scheduler_config.json, also of steps that do not divide 1000."""
+    scheduler = DDIMScheduler(beta_schedule="scaled_linear", beta_start=0.00085, beta_end=0.012, clip_sample=False, steps_offset=1,
+                              set_alpha_to_one=alpha_to_one, prediction_type=prediction, timestep_spacing="leading")
+    scheduler.betas = torch.linspace(0.00085**0.5, 0.012**0.5, 1000, dtype=torch.float64) ** 2
+    scheduler.alphas_cumprod = torch.cumprod(1 - scheduler.betas, 0)
+    scheduler.final_alpha_cumprod = torch.ones((), dtype=torch.float64) if alpha_to_one else scheduler.alphas_cumprod[0]
+    scheduler.set_timesteps(steps)
+    x = start
+    for t in scheduler.timesteps:
+        x = scheduler.step(model(x, t)[:, : x.shape[1]], int(t), x).prev_sample
+    return {"steps": steps, "prediction": prediction, "set_alpha_to_one": alpha_to_one, "times": scheduler.timesteps, "end": x}
 
 
 def shifted_by_size(tokens, steps=8):

@@ -28,7 +28,43 @@ struct Tiny {
   std::vector<std::string> key_biases;
   int64_t text_tokens = kTextTokens;
   bool pooled = false;  // a whole text's embedding too
+  int64_t text_width = kTextWidth;
+  bool maps = false;              // a UNet
+  std::vector<int64_t> low = {};  // a smaller picture, and its time
 };
+
+// Of no norm a group is one channel: the bias before it would have no gradient but rounding.
+const std::vector<Tiny>& unets() {
+  static const std::vector<Tiny> kUnets{
+      {.model = "unet_sd",
+       .options = "block_out_channels = [32, 64]\nlayers_per_block = [1]\nattention_head_dim = [4]\n"
+                  "down_block_types = [\"CrossAttnDownBlock2D\", \"DownBlock2D\"]\n"
+                  "up_block_types = [\"UpBlock2D\", \"CrossAttnUpBlock2D\"]\n"
+                  "norm_num_groups = 8\ntext_tokens = 6\n",
+       .x = {4, 8, 8},
+       .text = true,
+       .maps = true},
+      {.model = "imagen_unet",
+       .options = "embed_dim = 64\nchannel_mult = [1, 2]\nnum_res_blocks = [1]\nper_head_channels = 16\ncond_dim = 64\n"
+                  "attention_type = \"fused\"\nattention_resolutions = [4]\nfeature_pooling_type = \"mean\"\n"
+                  "token_length = 6\n",
+       .x = {3, 8, 8},
+       .text = true,
+       .text_width = 64,
+       .maps = true},
+      {.model = "imagen_efficient_unet",
+       .options = "embed_dim = 64\nchannel_mult = [1, 1, 2]\nnum_resblocks = [1, 1, 1]\natnn_enabled_at = [0, 0, 1]\n"
+                  "per_head_channels = 16\nattention_type = \"stacked\"\nfeature_pooling_type = \"mean\"\n"
+                  "skip_connection_scaling = true\nnoise_cond_aug = true\ntoken_length = 6\n",
+       .x = {3, 16, 16},
+       .text = true,
+       .key_biases = {"qkv.bias", "kv_text.bias"},
+       .text_width = 64,
+       .maps = true,
+       .low = {3, 8, 8}},
+  };
+  return kUnets;
+}
 
 const Tiny& tiny(const std::string& model) {
   static const std::vector<Tiny> kTiny{
@@ -82,11 +118,17 @@ const Tiny& tiny(const std::string& model) {
        {}},
       {"wan", "depth = 4\nwidth = 32\nheads = 4\nhidden = 64\n", {3, 4, 8, 8}, true, {}},
   };
-  for (const auto& one : kTiny)
-    if (model == one.model) return one;
+  for (const auto* list : {&kTiny, &unets()})
+    for (const auto& one : *list)
+      if (model == one.model) return one;
   throw Error(ErrorKind::config, "--model", "\"" + model + "\" has no tiny size here",
               "add it to tests/matrix/case.cpp");
 }
+
+constexpr const char* kAllKernels = "kernels.*";
+constexpr const char* kOpsOfUnets[] = {
+    "conv",      "conv_transposed", "group_norm", "resample", "add_channels", "linear", "silu", "gelu",
+    "attention", "layer_norm",      "row_total",  "add_row",  "adamw",        "sin",    "cos"};
 
 bool is_plain_value(const std::string& value) {
   return value == "true" || value == "false" || value.find_first_not_of("+-.0123456789e") == std::string::npos;
@@ -100,11 +142,15 @@ class TinySource final : public Source {
   TensorSpecs makes() const override {
     TensorSpecs list{{"clean", torch::kFloat, tiny_.x, "any"}};
     if (tiny_.text) {
-      list.push_back({"text", torch::kFloat, {tiny_.text_tokens, kTextWidth}, "any"});
+      list.push_back({"text", torch::kFloat, {tiny_.text_tokens, tiny_.text_width}, "any"});
       list.push_back({"text_mask", torch::kBool, {tiny_.text_tokens}, ""});
       if (tiny_.pooled) list.push_back({"text_pooled", torch::kFloat, {kPooledWidth}, "any"});
     } else {
       list.push_back({"label", torch::kLong, {}, "classes", kClasses});
+    }
+    if (!tiny_.low.empty()) {
+      list.push_back({"low", torch::kFloat, tiny_.low, "any"});
+      list.push_back({"low_t", torch::kFloat, {}, "any"});
     }
     return list;
   }
@@ -116,11 +162,15 @@ class TinySource final : public Source {
     };
     sample.tensors["clean"] = normal(tiny_.x, 0);
     if (tiny_.text) {
-      sample.tensors["text"] = normal({tiny_.text_tokens, kTextWidth}, 1);
+      sample.tensors["text"] = normal({tiny_.text_tokens, tiny_.text_width}, 1);
       sample.tensors["text_mask"] = torch::arange(tiny_.text_tokens) < 2 + index % (tiny_.text_tokens - 1);
       if (tiny_.pooled) sample.tensors["text_pooled"] = normal({kPooledWidth}, 2);
     } else {
       sample.tensors["label"] = torch::scalar_tensor(index % kClasses, torch::kLong);
+    }
+    if (!tiny_.low.empty()) {
+      sample.tensors["low"] = normal(tiny_.low, 3);
+      sample.tensors["low_t"] = normal({}, 4);
     }
     return sample;
   }
@@ -143,19 +193,29 @@ std::vector<std::string> options_of(const std::string& layout) {
     auto key = word.substr(0, equals), value = word.substr(equals + 1);
     if (key.find('.') == std::string::npos) key = "parallel." + key;
     if (!is_plain_value(value)) value = "\"" + value + "\"";
-    sets.push_back(key + "=" + value);
+    if (key != kAllKernels)
+      sets.push_back(key + "=" + value);
+    else
+      for (const char* op : kOpsOfUnets) sets.push_back(std::string("kernels.") + op + "=" + value);
   }
   return sets;
 }
 
 namespace {
 
-// Leaves of tokens, heads and hidden numbers that four ranks can share.
-constexpr const char* kOneNumber[] = {"run.numerics=\"one\"", "run.token_leaf=8", "model.width=48"};
+// Leaves of tokens, heads and hidden numbers that four ranks can share. Groups of channels are leaves as they are.
+std::vector<std::string> sets_of_one_number(const Case& one) {
+  std::vector<std::string> sets{"run.numerics=\"one\"", "run.token_leaf=8"};
+  if (!tiny(one.model).maps) sets.emplace_back("model.width=48");
+  return sets;
+}
 
 // AdamW makes whole steps of gradients that are nothing but rounding, in directions that rounding chooses: few numbers,
-// and by chance none of the control's. Where bounds are of rounding, such gradients are to stay small.
-bool is_steady(const Case& one) { return one.optimizer == "adamw" && (one.precision != "fp64" || one.is_control); }
+// and by chance none of the control's. Where bounds are of rounding, or a model has so many numbers that the gradients
+// of some are next to nothing beside the others', they are to stay small.
+bool is_steady(const Case& one) {
+  return one.optimizer == "adamw" && (one.precision != "fp64" || one.is_control || tiny(one.model).maps);
+}
 
 }  // namespace
 
@@ -173,7 +233,8 @@ Recipe recipe_of(const Case& one) {
       one.resumed + one.steps, one.batch, one.batch / parts, one.precision, one.device, one.model,
       tiny(one.model).options, one.optimizer);
   auto sets = one.sets;
-  if (one.one_number) sets.insert(sets.end(), std::begin(kOneNumber), std::end(kOneNumber));
+  if (one.one_number)
+    for (auto& set : sets_of_one_number(one)) sets.push_back(std::move(set));
   if (is_steady(one)) sets.push_back("optimizer.eps=1e-3");
   for (auto& set : options_of(one.layout)) sets.push_back(std::move(set));
   auto recipe = Recipe::parse(text, "matrix \"" + one.layout + "\"", sets);
@@ -205,6 +266,14 @@ int64_t micro_batches(const Case& one) {
   return std::max<int64_t>(4, p.shard * p.expert * std::max<int64_t>(1, p.replicate));
 }
 
+namespace {
+
+bool changes_no_bit_of_one_number(const std::string& set) {
+  return set.starts_with("kernels.") || set.starts_with("run.micro_batch=") || set.starts_with("run.threads=");
+}
+
+}  // namespace
+
 Case one_rank(Case one) {
   // What the layout says of other sections (model.depth) is of the run on one rank too.
   for (auto& set : options_of(one.layout))
@@ -218,6 +287,7 @@ Case one_rank(Case one) {
   one.resumed = 0;
   one.bits = one.counts = one.replay = false;
   one.refused.clear();
+  if (one.one_number) std::erase_if(one.sets, changes_no_bit_of_one_number);
   if (one.whole) {
     one.micro_batches = 1;
     std::erase_if(one.sets, [](const std::string& set) { return set.starts_with("run.micro_batch="); });

@@ -35,7 +35,7 @@ struct Case {
 };
 
 // The layout's words, "tensor=2 sequence=true shard_plugin=fsdp", as options of the recipe. A word with a dot is an
-// option of another section.
+// option of another section; "kernels.*=exact_plain" pins all ops that a UNet has.
 std::vector<std::string> options_of(const std::string& layout);
 // An axis that is said to have one rank has its strategy all the same, "shard=1 shard_plugin=fsdp", so that a single
 // device can run it.
@@ -44,7 +44,8 @@ Recipe recipe_of(const Case& one);
 int world_size(const Case& one);
 // How many micro-batches a step has: as given, or enough for every data rank, and at least 4.
 int64_t micro_batches(const Case& one);
-// The same training on one rank, on the CPU.
+// The same training on one rank, on the CPU. Of one number, as it is without pins, threads and micro-batches that are
+// asked for.
 Case one_rank(Case one);
 // And in the next wider precision: how far that is from it is what rounding does.
 Case control_of(Case one_rank);

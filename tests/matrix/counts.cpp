@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
+#include <tuple>
 
 #include <fmt/format.h>
 #include <torch/types.h>
 
 #include "core/process/launch.h"
+#include "tests/matrix/unet_forms.h"
 
 namespace ditto::matrix {
 
@@ -14,23 +17,25 @@ namespace {
 
 using Pass = Traffic::Pass;
 
-// What the tiny models are made of, as far as ranks exchange anything for it.
+// What the tiny models of tokens are made of, as far as ranks exchange anything for it; of the others, unet_forms.h.
 struct Anatomy {
-  int64_t pairs;        // a block's matrices cut by columns that are followed by one cut by rows
-  int64_t attentions;   // self-attention sub-layers of a block
-  int64_t in_time;      // of these, such that attend along the frames
-  int64_t all_tokens;   // and such that attend to all tokens
-  int64_t modulations;  // outputs of a block's gathered adaLN map, in widths
+  int64_t pairs = 0;        // a block's matrices cut by columns that are followed by one cut by rows
+  int64_t attentions = 0;   // self-attention sub-layers of a block
+  int64_t in_time = 0;      // of these, such that attend along the frames
+  int64_t all_tokens = 0;   // and such that attend to all tokens
+  int64_t modulations = 0;  // outputs of a block's gathered adaLN map, in widths
   bool is_routed = false;
 };
 constexpr int64_t kWidth = 32, kTokens = 64, kDepth = 4;
 
 const Anatomy& anatomy(const std::string& model) {
+  static const Anatomy kNone{};
   static const std::map<std::string, Anatomy> kAll{{"dit", {2, 1, 0, 1, 6}},
                                                    {"dit_text", {3, 1, 0, 1, 9}},
                                                    {"st_dit", {5, 3, 1, 1, 12}},
                                                    {"dit_moe", {2, 1, 0, 1, 6, true}}};
-  return kAll.at(model);
+  const auto found = kAll.find(model);
+  return found == kAll.end() ? kNone : found->second;
 }
 
 int64_t total(const std::vector<int64_t>& numbers) {
@@ -41,7 +46,13 @@ int64_t total(const std::vector<int64_t>& numbers) {
 class Forms {
  public:
   Forms(const Case& one, const Record& mine, const Record& one_rank, const Mesh& mesh)
-      : one_(one), mine_(mine), one_rank_(one_rank), mesh_(mesh), p_(recipe_of(one).parallel), a_(anatomy(one.model)) {
+      : one_(one),
+        mine_(mine),
+        one_rank_(one_rank),
+        mesh_(mesh),
+        p_(recipe_of(one).parallel),
+        a_(anatomy(one.model)),
+        unet_(unet_of(one.model)) {
     t = mesh.size(Axis::tensor), c = mesh.size(Axis::context);
     e = one.precision == "fp64" ? 8 : one.precision == "fp32" ? 4 : 2;
     wide = std::max<int64_t>(e, 4);
@@ -49,7 +60,12 @@ class Forms {
     accumulations = one.micro_batches / mesh.data_ranks();
     const int64_t stages = mesh.size(Axis::pipeline), stage = mesh.index(Axis::pipeline);
     is_first = stage == 0, is_last = stage + 1 == stages;
-    blocks = kDepth * (stage + 1) / stages - kDepth * stage / stages;
+    if (unet_) {
+      std::tie(first_block_, end_block_) = blocks_here();
+    } else {
+      first_block_ = kDepth * stage / stages, end_block_ = kDepth * (stage + 1) / stages;
+    }
+    blocks = end_block_ - first_block_;
     sequence = one.layout.find("sequence=true") != std::string::npos;
     recomputes = p_.recompute == "blocks";
     again_ = {Pass::forward};
@@ -79,7 +95,27 @@ class Forms {
     for (const Pass pass : again_) add(group, op, pass, calls, bytes_each);
   }
 
+  // Dealt out by what they cost.
+  std::pair<int64_t, int64_t> blocks_here() const {
+    std::set<int64_t> mine;
+    for (int64_t block = 0; block < std::ssize(unet_->blocks); ++block)
+      if (mine_.units.count(to_text(Unit{Unit::Kind::block, block}))) mine.insert(block);
+    return {*mine.begin(), *mine.rbegin() + 1};
+  }
+
+  // A residual block's output is a sum, and so are that of an attention and of an MLP. Modulations stay where they are.
+  void tensor_of_maps() {
+    const auto& group = mesh_.group(Axis::tensor);
+    for (int64_t block = first_block_; block < end_block_; ++block)
+      for (const int64_t numbers : unet_->blocks[static_cast<size_t>(block)].sums) {
+        const int64_t bytes = 2 * b * numbers * e * (t - 1) / t;
+        add_again(group, "all_reduce", accumulations, bytes);
+        add(group, "all_reduce", Pass::backward, accumulations, bytes);
+      }
+  }
+
   void tensor() {
+    if (unet_) return tensor_of_maps();
     const auto& group = mesh_.group(Axis::tensor);
     const int64_t x = b * (kTokens / c) * kWidth * e;  // of all tokens here
     const int64_t n = accumulations * blocks;
@@ -139,16 +175,34 @@ class Forms {
     add(group, "all_to_all", Pass::backward, units, heads);
   }
 
-  // Tokens and conditioning go on, and their gradients come back.
+  // A tensor that goes from one stage to the next.
+  struct Sent {
+    int64_t bytes;
+    bool learns;  // its gradient comes back
+  };
+  // Tokens and conditioning; of a UNet the map and live skips behind its block, conditioning and text.
+  std::vector<Sent> border(int64_t block) const {
+    const int64_t tokens = kTokens / c / (sequence ? t : 1);
+    if (!unet_) return {{b * tokens * kWidth * e, true}, {b * kWidth * e, true}};
+    std::vector<Sent> sent{{b * unet_->condition * e, true}, {b * unet_->text * e, unet_->text_learns}};
+    if (unet_->mask > 0) sent.push_back({b * unet_->mask, false});
+    for (const int64_t numbers : unet_->blocks[static_cast<size_t>(block)].border)
+      sent.push_back({b * numbers * e, true});
+    return sent;
+  }
+
   void pipeline() {
     const auto& group = mesh_.group(Axis::pipeline);
-    const int64_t tokens = kTokens / c / (sequence ? t : 1);
-    for (const int64_t numbers : {b * tokens * kWidth, b * kWidth}) {
-      if (!is_last) add(group, "send", Pass::forward, accumulations, numbers * e);
-      if (!is_last) add(group, "receive", Pass::backward, accumulations, 0);
-      if (!is_first) add(group, "receive", Pass::forward, accumulations, 0);
-      if (!is_first) add(group, "send", Pass::backward, accumulations, numbers * e);
-    }
+    if (!is_last)
+      for (const auto& [bytes, learns] : border(end_block_ - 1)) {
+        add(group, "send", Pass::forward, accumulations, bytes);
+        if (learns) add(group, "receive", Pass::backward, accumulations, 0);
+      }
+    if (!is_first)
+      for (const auto& [bytes, learns] : border(first_block_ - 1)) {
+        add(group, "receive", Pass::forward, accumulations, 0);
+        if (learns) add(group, "send", Pass::backward, accumulations, bytes);
+      }
     // What the tensors are, in whole numbers: how many, and they.
     if (!is_last) add(group, "send_header", Pass::forward, 2 * accumulations, 0);
     if (!is_first) add(group, "receive_header", Pass::forward, 2 * accumulations, 0);
@@ -254,6 +308,8 @@ class Forms {
   const Mesh& mesh_;
   const ParallelOptions p_;
   const Anatomy& a_;
+  const Unet* unet_;  // null: a model of tokens
+  int64_t first_block_ = 0, end_block_ = 0;
   int64_t t, c, e, wide, b, accumulations, blocks;
   bool is_first, is_last, sequence, recomputes;
   std::vector<Pass> again_;

@@ -2,6 +2,8 @@
 
 #include <torch/types.h>
 
+#include "tests/matrix/unet_forms.h"
+
 namespace ditto::matrix {
 
 using torch::Tensor;
@@ -171,6 +173,53 @@ void lose_update(Assembly& assembly, FaultHooks&) {
   plant(assembly)->after_update = [&assembly, before] { entry_of(assembly, kCopied).tensor.detach().copy_(before); };
 }
 
+using RunBlocks = std::function<void(int64_t first, int64_t last, Stream&)>;
+void change_blocks(Assembly& assembly, const std::function<void(const RunBlocks&, int64_t, int64_t, Stream&)>& change) {
+  plant(assembly)->change_program = [change](Program& program) {
+    program.blocks = [inner = program.blocks, change](int64_t first, int64_t last, Stream& stream) {
+      change(inner, first, last, stream);
+    };
+  };
+}
+
+// As many groups of the channels that are here as there are of all.
+void norm_channels_here(Assembly& assembly, FaultHooks&) {
+  for (auto& entry : assembly.main->layout.entries) {
+    const auto* cut = entry.declared(Axis::tensor);
+    if (!cut || !entry.name.ends_with(".norm2.weight")) continue;
+    const auto name = entry.name.substr(0, entry.name.rfind('.')) + ".bias";
+    const auto given = std::make_shared<Tensor>();
+    entry.layer->before = [given](const Tensor& x) { return *given = x; };
+    entry.layer->after = [given, groups = entry.full_shape[0] / cut->unit, weight = entry.parameter,
+                          bias = entry_of(assembly, name).parameter, ctx = assembly.main->ctx.get()](const Tensor&) {
+      return torch::group_norm(std::exchange(*given, Tensor()), groups, weight(*ctx), bias(*ctx));
+    };
+  }
+}
+
+// The last one that a stage before has left.
+void add_skip_twice(Assembly& assembly, FaultHooks&) {
+  if (!is_second(assembly, Axis::pipeline)) return;
+  change_blocks(assembly, [](const RunBlocks& run, int64_t first, int64_t last, Stream& stream) {
+    Tensor* skip = nullptr;
+    for (auto& [name, field] : stream.extra)
+      if (name.starts_with("skip.")) skip = &field.tensor;
+    if (!skip) throw Error(ErrorKind::config, "--fault", "no skip has come here", "choose another layout");
+    *skip = *skip + *skip;
+    run(first, last, stream);
+  });
+}
+
+void draw_dropout_by_rank(Assembly& assembly, FaultHooks&) {
+  auto& random = assembly.main->ctx->random;
+  const Random own(random.seed() + static_cast<uint64_t>(assembly.mesh.rank()));
+  change_blocks(assembly, [&random, own](const RunBlocks& run, int64_t first, int64_t last, Stream& stream) {
+    const auto of_all = std::exchange(random, own);
+    run(first, last, stream);
+    random = of_all;
+  });
+}
+
 struct Fault {
   const char* name;
   const char* what;
@@ -208,6 +257,12 @@ const std::vector<Fault>& faults() {
        lose_micro_batch},
       {"update_lost", "a copy misses the updates of one parameter", "dit", "replicate=2", "updates: patches.map.weight",
        lose_update},
+      {"norm_of_own_channels", "a norm has its groups of the channels that its rank has", "unet_sd", "tensor=2",
+       "forward, block 0, ", norm_channels_here},
+      {"skip_twice", "a skip that came from the stage before is added twice", "imagen_efficient_unet",
+       "pipeline=2 pipeline_plugin=pipeline", "reads: extra.skip.", add_skip_twice},
+      {"dropout_by_rank", "ranks that share channels drop other numbers", "imagen_unet", "tensor=2 model.dropout=0.1",
+       "forward, block 0, ", draw_dropout_by_rank},
   };
   return kFaults;
 }
@@ -222,6 +277,7 @@ std::vector<PlantedFault> planted_faults() {
     in.layout = one.layout;
     in.fault = one.name;
     in.steps = 3;
+    if (unet_of(one.model)) in.batch = 4;
     list.push_back({one.name, one.what, in});
   }
   return list;

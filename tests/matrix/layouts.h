@@ -108,6 +108,34 @@ inline const Layouts kNemoExperts{
     "context=2 context_plugin=ring tensor=2 sequence=true shard=2 shard_plugin=fsdp expert=2 expert_plugin=expert",
 };
 
+// Of UNets: what needs no tokens.
+inline const Layouts kOfMaps{
+    "replicate=2",
+    "shard=2 shard_plugin=zero1",
+    "shard=2 shard_plugin=zero2",
+    "shard=2 shard_plugin=fsdp",
+    "replicate=2 shard=2 shard_plugin=fsdp",
+    "tensor=2",
+    "tensor=4",
+    "pipeline=2 pipeline_plugin=pipeline",
+    "pipeline=3 pipeline_plugin=pipeline",
+    "pipeline=2 pipeline_plugin=pipeline virtual_stages=2 shard=2 shard_plugin=fsdp",
+    "recompute=blocks",
+    "offload=optimizer",
+    "tensor=2 shard=2 shard_plugin=fsdp",
+    "pipeline=2 pipeline_plugin=pipeline tensor=2 recompute=blocks",
+};
+inline const Layouts kDropped{
+    "replicate=2 model.dropout=0.1",
+    "tensor=2 model.dropout=0.1",
+    "pipeline=2 pipeline_plugin=pipeline tensor=2 recompute=blocks model.dropout=0.1",
+};
+// What cuts tokens, and what deals out experts.
+inline const Layouts kOfTokens{
+    "tensor=2 sequence=true",           "context=2 context_plugin=ring",           "context=2 context_plugin=ulysses",
+    "context=2 context_plugin=fastseq", "context=2 context_plugin=spatiotemporal", "expert=2 expert_plugin=expert",
+};
+
 inline const std::string kInterleaved = "pipeline=2 pipeline_plugin=pipeline virtual_stages=2";
 
 // Each axis and its strategies, recomputed, and put together.
@@ -154,6 +182,10 @@ inline Layouts routed(const Layouts& layouts) {
 inline const char* const kModels[] = {"dit", "dit_text", "st_dit", "dit_moe"};
 inline const char* const kMoreModels[] = {"pixart", "uvit",  "jit",      "mmdit",   "flux",
                                           "wan",    "latte", "nemo_dit", "moviegen"};
+
+inline const char* const kUnets[] = {"unet_sd", "imagen_unet", "imagen_efficient_unet"};
+// NVIDIA's efficient one has no such option.
+inline bool drops(const std::string& unet) { return unet != "imagen_efficient_unet"; }
 
 // What each model of the matrix is trained on, in every precision.
 inline Layouts layouts_for(const std::string& model) {

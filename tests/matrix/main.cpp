@@ -94,8 +94,10 @@ class Folder {
 };
 
 void read(CLI::App& app, Arguments& a) {
-  app.add_option("--model", a.base.model,
-                 "dit, dit_text, pixart, uvit, jit, st_dit, latte, nemo_dit, moviegen, dit_moe, mmdit, flux or wan")
+  app.add_option(
+         "--model", a.base.model,
+         "dit, dit_text, pixart, uvit, jit, st_dit, latte, nemo_dit, moviegen, dit_moe, mmdit, flux, wan, unet_sd, "
+         "imagen_unet or imagen_efficient_unet")
       ->capture_default_str();
   app.add_option("--precision", a.base.precision, "fp64, fp32, bf16 or fp16")->capture_default_str();
   app.add_option("--device", a.base.device, "cpu or cuda, which is measured against one rank on the CPU")

@@ -1,5 +1,7 @@
 #include "tests/matrix/models_table.h"
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -9,6 +11,10 @@ namespace ditto::matrix {
 
 std::string refusal(const std::string& model, const std::string& layout) {
   const auto has = [&](const char* word) { return layout.find(word) != layout.npos; };
+  if (std::find(std::begin(kUnets), std::end(kUnets), model) != std::end(kUnets)) {
+    if (has("expert=2")) return "the model has no experts";
+    return has("sequence=true") || has("context=2") ? "cuts tokens, and this model does not say" : "";
+  }
   if (model == "wan" && has("context_plugin=fastseq")) return "a norm over all heads of a token";
   // One map of class and picture, or of text and picture.
   if ((model == "jit" || model == "flux") && (has("sequence=true") || has("context_plugin=fastseq")))
@@ -18,13 +24,20 @@ std::string refusal(const std::string& model, const std::string& layout) {
 
 std::vector<Case> model_cases() {
   std::vector<Case> cases;
-  for (const char* model : kMoreModels)
-    for (const auto& layout : kEvery) {
+  const auto add = [&](const std::string& model, const Layouts& layouts) {
+    for (const auto& layout : layouts) {
       cases.emplace_back();
       cases.back().model = model;
       cases.back().layout = layout;
       cases.back().refused = refusal(model, layout);
     }
+  };
+  for (const char* model : kMoreModels) add(model, kEvery);
+  for (const char* model : kUnets) {
+    add(model, kOfMaps);
+    if (drops(model)) add(model, kDropped);
+    add(model, kOfTokens);
+  }
   return cases;
 }
 
@@ -49,6 +62,14 @@ std::vector<Case> few_model_cases() {
            {"moviegen", pipeline + " " + ring}}) {
     one.model = model;
     one.layout = layout + " model.depth=2";
+    cases.push_back(one);
+  }
+  for (const auto& [model, layout] :
+       std::vector<std::pair<std::string, std::string>>{{"unet_sd", "tensor=2 " + fsdp},
+                                                        {"imagen_unet", "tensor=2 recompute=blocks model.dropout=0.1"},
+                                                        {"imagen_efficient_unet", pipeline}}) {
+    one.model = model;
+    one.layout = layout;
     cases.push_back(one);
   }
   return cases;

@@ -16,7 +16,6 @@ std::string refusal_of_one(const std::string& model, const std::string& layout) 
   if (has("pipeline_conditioning=replicated")) return "parallel.pipeline_conditioning";
   if (has("run.deterministic=false")) return "run.deterministic";
   if ((model == "st_dit" || model == "latte") && has("context_plugin=ring")) return "frames that lie on several ranks";
-  if (model == "uvit" && !has("model.convolution=false")) return "no exact form of a convolution";
   if (model == "wan" && has("tensor=2")) return "parallel.tensor";  // norms over all heads
   const bool attends_to_several = model == "mmdit" || model == "flux";
   if (attends_to_several && has("context_plugin=ring")) return "attention of several sequences";
@@ -52,6 +51,33 @@ const Layouts kSome{
     "replicate=2",
 };
 
+// UNets' ten layouts, and one rank by other micro-batches, threads and instructions.
+Layouts of_unet(const std::string& model) {
+  Layouts layouts{
+      "replicate=2",
+      "shard=2 shard_plugin=zero1",
+      "shard=2 shard_plugin=zero2",
+      "shard=2 shard_plugin=fsdp",
+      "replicate=2 shard=2 shard_plugin=fsdp",
+      "tensor=2",
+      "tensor=4",
+      "pipeline=2 pipeline_plugin=pipeline",
+      "pipeline=2 pipeline_plugin=pipeline tensor=2 recompute=blocks",
+      "offload=optimizer",
+      "run.micro_batch=1",
+      "run.micro_batch=8 run.threads=2",
+      "kernels.*=exact_plain",
+  };
+#ifdef __x86_64__
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) layouts.emplace_back("kernels.*=exact_avx2");
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512bw"))
+    layouts.emplace_back("kernels.*=exact_avx512");
+#endif
+  if (drops(model)) layouts.emplace_back("tensor=2 run.micro_batch=1 model.dropout=0.1");
+  return layouts;
+}
+
 const std::string kExpert = "expert=2 expert_plugin=expert";
 
 }  // namespace
@@ -69,16 +95,8 @@ std::vector<Case> one_number_cases() {
     add_but(model, layouts_for(model),
             [](const auto& layout) { return std::find(kAlone.begin(), kAlone.end(), layout) == kAlone.end(); });
   const auto pipelines = [](const auto& layout) { return layout.find("pipeline=") != layout.npos; };
-  for (const std::string model : kMoreModels) {
-    if (model != "uvit") {
-      add_but(model.c_str(), kSome, pipelines);
-      continue;
-    }
-    Layouts of_largest = kSome;  // H/2 has no convolution behind it, and the others have
-    for (auto& layout : of_largest) layout += " model.convolution=false";
-    add(cases, model, of_largest);
-    add(cases, model, {kSome.back()});
-  }
+  for (const char* model : kMoreModels) add_but(model, kSome, pipelines);
+  for (const char* model : kUnets) add(cases, model, of_unet(model));
   add(cases, "dit", kVariants);
   add(cases, "dit", routed(kAlone));
   add(cases, "dit_moe",
@@ -96,6 +114,7 @@ std::vector<Case> few_one_number_cases() {
   add(cases, "dit", routed({"context=2 context_plugin=ulysses", "tensor=2 sequence=true"}));
   add(cases, "dit_moe", {"tensor=2", kExpert, "context=2 context_plugin=ring tensor=2 sequence=true " + kExpert});
   for (const char* model : kMoreModels) add(cases, model, {kSome.back()});  // does it depend on micro-batches?
+  for (const char* model : kUnets) add(cases, model, {"tensor=2"});
   return cases;
 }
 

@@ -15,7 +15,8 @@ Written by `build/release/tests/ditto_matrix --table all --write docs/generated/
 `./dev test --all`; with `--only`, or `--table models` or `one`, of the tables that were run whole). Each line is a training of
 a tiny model (4 blocks of width 32 with 4 heads, 64 tokens, weights in which no tensor is zero, AdamW, clipped gradients, 8
 samples a step in 4 micro-batches, or as many as there are data ranks) on a layout of ranks, compared with one rank that runs
-the same micro-batches. `mmdit` is in Stable Diffusion 3.5's shape; `flux`, `jit` and `pixart` are of width 48.
+the same micro-batches. `mmdit` is in Stable Diffusion 3.5's shape; `flux`, `jit` and `pixart` are of width 48. `unet_sd`,
+`imagen_unet` and `imagen_efficient_unet` are UNets over maps of 8 x 8 and 4 x 4 with 32 and 64, or 64 and 128, channels.
 
 The figures are the largest differences over all steps and tensors: of losses and gradient norms; of a validation on 5
 held-out samples with the average, in micro-batches of 2; of the first step's gradients, and the final weights, their
@@ -31,8 +32,8 @@ tensors; the largest relative difference of a run's losses): at most 3. "Bits": 
 constexpr const char* kOneNumberPage = R"(
 Under `run.numerics = "one"` (docs/choosing_a_layout.md): "yes" where a training of two steps on the layout has, bit for bit, the
 losses, norms, validation, gradients, weights, average and states of one rank that runs each step's samples as a single
-micro-batch. Models are of width 48, leaves of 8 tokens. What a model refuses is tried on layouts whose ranks all find it: `uvit` the
-convolution behind all its published sizes but H/2.
+micro-batch. Models are of width 48 (UNets as above), leaves of 8 tokens. What a model refuses is tried on layouts whose ranks all find
+it. `kernels.*=exact_plain` has all ops computed by these kernels, of which others are chosen elsewhere.
 
 )";
 

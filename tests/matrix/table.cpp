@@ -347,6 +347,12 @@ std::vector<Case> counts() {
   table.add(kVideo);
   table.pattern.model = "dit_moe";
   table.add(kExperts);
+  for (const char* model : kUnets) {
+    table.pattern.model = model;
+    table.add({"tensor=2", "tensor=4", "tensor=2 recompute=blocks", "pipeline=2 pipeline_plugin=pipeline",
+               "pipeline=3 pipeline_plugin=pipeline", "pipeline=2 pipeline_plugin=pipeline tensor=2",
+               "shard=2 shard_plugin=fsdp"});
+  }
   table.pattern.model = "dit";
   table.pattern.precision = "bf16";
   table.add({"tensor=2 sequence=true", "context=2 context_plugin=ring", "shard=2 shard_plugin=fsdp"});

@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 
+#include <ATen/Parallel.h>
 #include <torch/serialize.h>
 #include <torch/types.h>
 
@@ -41,7 +42,9 @@ Tensor weights_of(const LayoutEntry& entry) {
   const auto normal =
       Random(kWeightSeed).normal(Purpose::initial_weights, std::array{id}, entry.full_shape, torch::kDouble)[0];
   if (entry.full_shape.size() == 1) return normal * 0.1 + (entry.parameter.init().kind == Init::Kind::ones ? 1.0 : 0.0);
-  return normal * (0.7 / std::sqrt(static_cast<double>(entry.full_shape.back())));
+  const bool has_kernel = entry.full_shape.size() > 3;  // [out, in, kernel…]
+  const int64_t terms = has_kernel ? normal.numel() / entry.full_shape[0] : entry.full_shape.back();
+  return normal * (0.7 / std::sqrt(static_cast<double>(terms)));
 }
 
 Tensor part(Tensor of, const std::vector<int64_t>& start, const std::vector<int64_t>& size) {
@@ -170,11 +173,26 @@ int64_t out_channels(const Recipe& recipe, Registry& registry, int64_t channels)
   return factory.make(option, {})->out_channels(channels);
 }
 
+// Of one training; 0: the process's.
+class Threads {
+ public:
+  explicit Threads(int64_t count) : before_(at::get_num_threads()) {
+    if (count > 0) at::set_num_threads(static_cast<int>(count));
+  }
+  ~Threads() { at::set_num_threads(before_); }
+  Threads(const Threads&) = delete;
+  Threads& operator=(const Threads&) = delete;
+
+ private:
+  const int before_;
+};
+
 }  // namespace
 
 Record train(const TrainRequest& request) {
   const Case& one = request.one;
   Recipe recipe = recipe_of(one);
+  const Threads threads(recipe.run.threads);
   recipe.run.device = request.device;
   report::MemoryMeter memory{torch::Device(request.device)};
   AssemblyParts parts;

@@ -209,6 +209,8 @@ TORCH_LIBRARY_IMPL(aten, CUDA, library) {
   library.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
   library.impl("view", TORCH_FN(at::native::view));
   library.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
+  // A composite that looks for the device's kernels itself.
+  library.impl("convolution_backward", torch::CppFunction::makeFromBoxedFunction<&mock_gpu::on_the_cpu>());
 }
 
 TORCH_LIBRARY_IMPL(_, CUDA, library) {

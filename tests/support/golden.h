@@ -51,6 +51,7 @@ inline Prediction predict(Model& model, const Batch& in, at::ScalarType dtype,
                           decltype(Context::observe) observe = nullptr) {
   Context ctx(std::make_shared<OpTable>(), Random(1));
   ctx.compute = dtype;
+  ctx.phase = Phase::evaluate;  // references drop nothing
   ctx.observe = std::move(observe);
   ModelProgram program(model, ctx);
   auto stream = program.begin(in);

@@ -18,9 +18,12 @@ namespace {
 
 using json = nlohmann::json;
 
+constexpr const char *kTrue[] = {"true", "True", "TRUE"}, *kFalse[] = {"false", "False", "FALSE"};
+
 class Converter {
  public:
-  Converter(std::string_view where, ErrorKind kind) : where_(where), kind_(kind) {}
+  Converter(std::string_view where, ErrorKind kind, std::map<std::string, int>* lines)
+      : where_(where), kind_(kind), lines_(lines) {}
 
   json convert(const YAML::Node& node, int depth = 0) {
     if (depth > limits::kYamlDepth) fail("this YAML nests deeper than " + std::to_string(limits::kYamlDepth));
@@ -47,7 +50,13 @@ class Converter {
       if (!entry.first.IsScalar()) fail("this YAML has a key that is no text");
       const auto& key = entry.first.Scalar();
       if (object.contains(key)) fail("the key '" + shown(key, 120) + "' is there twice in one map");
+      const auto before = path_.size();
+      if (lines_) {
+        path_ += (path_.empty() ? "" : ".") + key;
+        (*lines_)[path_] = entry.first.Mark().line + 1;
+      }
       object[key] = convert(entry.second, depth + 1);
+      path_.resize(before);
     }
     return object;
   }
@@ -56,8 +65,10 @@ class Converter {
   static json scalar(const YAML::Node& node) {
     const auto& text = node.Scalar();
     if (node.Tag() == "!") return text;
-    if (text.empty() || text == "~" || text == "null") return nullptr;
-    if (text == "true" || text == "false") return text == "true";
+    if (text.empty() || text == "~" || text == "null" || text == "Null" || text == "NULL") return nullptr;
+    for (const bool value : {true, false})
+      for (const char* spelled : value ? kTrue : kFalse)
+        if (text == spelled) return value;
     const char *first = text.data(), *last = first + text.size();
     std::int64_t whole = 0;
     if (const auto [end, error] = std::from_chars(first, last, whole); error == std::errc{} && end == last)
@@ -71,13 +82,17 @@ class Converter {
 
   std::string_view where_;
   ErrorKind kind_;
+  std::map<std::string, int>* lines_;
+  std::string path_;
   std::size_t values_ = 0;
 };
 
 }  // namespace
 
-json parse_yaml(std::string_view text, std::string_view where, ErrorKind kind) {
-  Converter converter(where, kind);
+namespace {
+
+json parse(std::string_view text, std::string_view where, ErrorKind kind, std::map<std::string, int>* lines) {
+  Converter converter(where, kind, lines);
   if (text.size() > limits::kYamlBytes)
     converter.fail("has " + std::to_string(text.size()) + " bytes of YAML; at most " +
                    std::to_string(limits::kYamlBytes) + " are read");
@@ -90,6 +105,16 @@ json parse_yaml(std::string_view text, std::string_view where, ErrorKind kind) {
                                                   std::to_string(error.mark.column + 1) + ": ";
     converter.fail("this is not YAML: " + place + shown(error.msg, 120));
   }
+}
+
+}  // namespace
+
+json parse_yaml(std::string_view text, std::string_view where, ErrorKind kind) {
+  return parse(text, where, kind, nullptr);
+}
+
+json parse_yaml(std::string_view text, std::string_view where, ErrorKind kind, std::map<std::string, int>& lines) {
+  return parse(text, where, kind, &lines);
 }
 
 }  // namespace ditto::formats

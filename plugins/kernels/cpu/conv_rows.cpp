@@ -1,7 +1,12 @@
-// Convolutions in bf16 by LibTorch's of fp32: what is multiplied and summed is in fp32, what is written in bf16 is
-// rounded once. For processors that are slower at bf16 than at fp32, which the host measures (run.bf16_in_fp32). The
-// score alone knows only of those without instructions for bf16, of which oneDNN has no convolution in it.
+// Convolutions, transposed ones too, by LibTorch's. oneDNN is the fastest here, however a map lies: as rows their
+// inputs need not be kept where the norm before them makes them again.
+//
+// And bf16 by those of fp32: what is multiplied and summed is in fp32, what is written in bf16 is rounded once. For
+// processors that are slower at bf16 than at fp32, which the host measures (run.bf16_in_fp32). The score alone knows
+// only of those without instructions for bf16, of which oneDNN has no convolution in it.
 #include <algorithm>
+#include <array>
+#include <tuple>
 
 #include "rows.h"
 
@@ -26,24 +31,33 @@ int score_in_fp32(const ditto::OpCall& call) {
   return has_convolutions_of_bf16() ? 1 : 15;
 }
 
-Tensor widened(const Tensor& x) { return x.defined() ? x.detach().to(torch::kFloat) : Tensor(); }
+// Where nothing is learned it is the reference's call.
+int score_of_own(const ditto::OpCall& call) { return score(call) == 0 ? 0 : call.grad ? 2 : 1; }
 
-// The call in fp32. Zeros that are not the same at both ends are a part of the map.
+Tensor in(at::ScalarType dtype, const Tensor& x) { return x.defined() ? x.detach().to(dtype) : Tensor(); }
+
+// The call in a dtype. Zeros that are not the same at both ends are a part of the map.
 struct Call {
-  explicit Call(const OpInputs& in)
-      : x(widened(in.tensors[0])),
-        weight(widened(in.tensors[1])),
-        bias(widened(in.tensor(2))),
-        stride(in.list("stride")),
-        padding(in.list("before")),
+  Call(const OpInputs& inputs, at::ScalarType dtype)
+      : x(in(dtype, inputs.tensors[0])),
+        weight(in(dtype, inputs.tensors[1])),
+        bias(in(dtype, inputs.tensor(2))),
+        stride(inputs.list("stride")),
+        padding(inputs.list(inputs.has("padding") ? "padding" : "before")),
         none(stride.size(), 0),
-        ones(stride.size(), 1) {
-    const auto& after = in.list("after");
-    if (padding == after) return;
+        ones(stride.size(), 1),
+        transposed(inputs.has("padding")) {
+    if (transposed || padding == inputs.list("after")) return;
+    const auto& after = inputs.list("after");
     std::vector<int64_t> zeros;  // of the last side first
     for (size_t side = stride.size(); side-- > 0;) zeros.insert(zeros.end(), {padding[side], after[side]});
     x = torch::constant_pad_nd(x, zeros);
     before = padding, padding = none;
+  }
+  Tensor y() const { return torch::convolution(x, weight, bias, stride, padding, ones, transposed, none, 1); }
+  std::tuple<Tensor, Tensor, Tensor> back(const Tensor& grad, std::array<bool, 3> learns) const {
+    const auto bias_sizes = bias.defined() ? at::OptionalIntArrayRef(bias.sizes()) : std::nullopt;
+    return at::convolution_backward(grad, x, weight, bias_sizes, stride, padding, ones, transposed, none, 1, learns);
   }
   // Of the map alone, of what has zeros around it.
   Tensor without_zeros(Tensor grad, at::IntArrayRef sizes) const {
@@ -53,32 +67,41 @@ struct Call {
   }
   Tensor x, weight, bias;
   std::vector<int64_t> stride, padding, none, ones, before;
+  bool transposed;
 };
 
-Tensors conv(const OpInputs& in) {
-  const Call call(in);
-  return {torch::convolution(call.x, call.weight, call.bias, call.stride, call.padding, call.ones, false, call.none, 1)
-              .to(torch::kBFloat16)};
+enum class Computed { as_it_is, in_fp32 };
+at::ScalarType dtype_of(Computed computed, const OpInputs& inputs) {
+  return computed == Computed::in_fp32 ? torch::kFloat : inputs.tensors[0].scalar_type();
 }
 
-Tensors conv_back(const Tensors& grads, const OpInputs& in, const Tensors&) {
-  const Call call(in);
-  const auto learns = [&](size_t i) { return in.tensor(i).defined() && in.tensor(i).requires_grad(); };
-  const auto bias_sizes = call.bias.defined() ? at::OptionalIntArrayRef(call.bias.sizes()) : std::nullopt;
-  auto [dx, dweight, dbias] =
-      at::convolution_backward(widened(grads[0]), call.x, call.weight, bias_sizes, call.stride, call.padding, call.ones,
-                               false, call.none, 1, {learns(0), learns(1), learns(2)});
-  if (dx.defined()) dx = call.without_zeros(dx, in.tensors[0].sizes()).to(torch::kBFloat16);
-  return {dx, dweight, dbias};  // those of parameters as they are summed
-}
-
-}  // namespace
-
-ditto::KernelRow conv_in_fp32() {
-  ditto::KernelRow row{"conv", "in_fp32_libtorch", score_in_fp32, conv, conv_back};
+ditto::KernelRow row_of(const char* op, Computed computed) {
+  const auto forward = [computed](const OpInputs& inputs) -> Tensors {
+    return {Call(inputs, dtype_of(computed, inputs)).y().to(inputs.tensors[0].scalar_type())};
+  };
+  const auto backward = [computed](const Tensors& grads, const OpInputs& inputs, const Tensors&) -> Tensors {
+    const Tensor& x = inputs.tensors[0];
+    const auto dtype = dtype_of(computed, inputs);
+    const Call call(inputs, dtype);
+    const auto learns = [&](size_t i) { return inputs.tensor(i).defined() && inputs.tensor(i).requires_grad(); };
+    auto [dx, dweight, dbias] = call.back(in(dtype, grads[0]), {learns(0), learns(1), learns(2)});
+    if (dx.defined()) dx = call.without_zeros(dx, x.sizes()).to(x.scalar_type());
+    return {dx, dweight, dbias};  // those of parameters as they are summed
+  };
+  const bool wide = computed == Computed::in_fp32;
+  // Of shapes alone LibTorch's gives shapes.
+  ditto::KernelRow row{
+      op, wide ? "in_fp32_libtorch" : "libtorch", wide ? score_in_fp32 : score_of_own, forward, backward, forward};
   row.reads_output = false;
   row.any_gradient = true;
   return row;
 }
+
+}  // namespace
+
+ditto::KernelRow conv() { return row_of("conv", Computed::as_it_is); }
+ditto::KernelRow conv_in_fp32() { return row_of("conv", Computed::in_fp32); }
+ditto::KernelRow conv_transposed() { return row_of("conv_transposed", Computed::as_it_is); }
+ditto::KernelRow conv_transposed_in_fp32() { return row_of("conv_transposed", Computed::in_fp32); }
 
 }  // namespace ditto_cpu

@@ -26,9 +26,17 @@ struct CpuKernels final : ditto::KernelSet {
   using Options = ditto::NoOptions;
   CpuKernels(const Options&, const Needs&) {}
   std::vector<ditto::KernelRow> rows() const override {
-    std::vector<ditto::KernelRow> rows{
-        ditto_cpu::norm_modulate(),    ditto_cpu::gated_residual(), ditto_cpu::gelu(),        ditto_cpu::silu(),
-        ditto_cpu::linear_gelu_tanh(), ditto_cpu::group_norm(),     ditto_cpu::conv_in_fp32()};
+    std::vector<ditto::KernelRow> rows{ditto_cpu::norm_modulate(),
+                                       ditto_cpu::gated_residual(),
+                                       ditto_cpu::gelu(),
+                                       ditto_cpu::silu(),
+                                       ditto_cpu::linear_gelu_tanh(),
+                                       ditto_cpu::group_norm(),
+                                       ditto_cpu::conv(),
+                                       ditto_cpu::conv_in_fp32(),
+                                       ditto_cpu::conv_transposed(),
+                                       ditto_cpu::conv_transposed_in_fp32(),
+                                       ditto_cpu::resample()};
 #if defined(__x86_64__)
     if (ditto_cpu::has_bf16_pairs())
       rows.insert(rows.end(), {ditto_cpu::attention(), ditto_cpu::linear_bf16(), ditto_cpu::linear_gelu_tanh_bf16()});

@@ -3,7 +3,7 @@ find_library(DITTO_HWY hwy REQUIRED)
 set(plugin_libraries ${DITTO_HWY})
 # These files include themselves once for each instruction set. On ARM that is NEON: gcc 12 dies of SVE's header behind a
 # precompiled one.
-set_source_files_properties(${folder}/norm_modulate.cpp ${folder}/elementwise.cpp ${folder}/group_norm.cpp PROPERTIES INCLUDE_DIRECTORIES ${folder}
+set_source_files_properties(${folder}/norm_modulate.cpp ${folder}/elementwise.cpp ${folder}/group_norm.cpp ${folder}/repeat.cpp PROPERTIES INCLUDE_DIRECTORIES ${folder}
   COMPILE_DEFINITIONS "HWY_DISABLED_TARGETS=(HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)")
 # Highway of this version does not know the instruction. They include no LibTorch, whose precompiled header is made for any
 # processor.

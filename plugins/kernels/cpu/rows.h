@@ -13,7 +13,11 @@ ditto::KernelRow gelu();
 ditto::KernelRow silu();
 ditto::KernelRow linear_gelu_tanh();
 ditto::KernelRow group_norm();
+ditto::KernelRow conv();
 ditto::KernelRow conv_in_fp32();
+ditto::KernelRow conv_transposed();
+ditto::KernelRow conv_transposed_in_fp32();
+ditto::KernelRow resample();
 // Of bf16, where the processor multiplies pairs of it:
 ditto::KernelRow attention();
 ditto::KernelRow linear_bf16();

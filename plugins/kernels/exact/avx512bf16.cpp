@@ -2,7 +2,7 @@
 #if defined(__x86_64__)
 #define DITTO_EXACT_AVX512
 #define DITTO_EXACT_NS avx512bf16
-#include "product.h"
+#include "convolution.h"
 
 namespace ditto_exact {
 
@@ -48,6 +48,12 @@ inline bool adds_in_turn() {
 
 void product_by_pairs(const Product& p, const Workers& workers) {
   avx512bf16::product_of<avx512bf16::Pairs<avx512bf16::Instruction>>(p, workers);
+}
+void map_product_by_pairs(const MapProduct& p, const Workers& workers) {
+  avx512bf16::map_product_of<avx512bf16::Pairs<avx512bf16::Instruction>>(p, workers);
+}
+void map_grad_by_pairs(const MapGrad& p, const Workers& workers) {
+  avx512bf16::map_grad_of<avx512bf16::Pairs<avx512bf16::Instruction>>(p, workers);
 }
 
 bool pairs_are_exact() { return avx512bf16::adds_in_turn(); }

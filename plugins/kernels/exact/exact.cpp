@@ -27,6 +27,7 @@ const ditto_exact::Kernels* with_pairs() {
     auto kernels = ditto_exact::kAvx512;
     kernels.variant = "exact_avx512_bf16", kernels.score += 10;
     kernels.product = ditto_exact::product_by_pairs;
+    kernels.map_product = ditto_exact::map_product_by_pairs, kernels.map_grad = ditto_exact::map_grad_by_pairs;
     return kernels;
   }();
   if (there) return &pairs;
@@ -39,19 +40,36 @@ struct ExactKernels final : ditto::KernelSet {
   ExactKernels(const Options&, const Needs&) {}
 
   std::vector<ditto::KernelRow> rows() const override {
-    constexpr ditto::KernelRow (*kRows[])(const ditto_exact::Kernels&) = {
-        ditto_exact::linear,        ditto_exact::linear_gelu_tanh,
-        ditto_exact::silu,          ditto_exact::gelu,
-        ditto_exact::rms_norm,      ditto_exact::layer_norm,
-        ditto_exact::norm_modulate, ditto_exact::gated_residual,
-        ditto_exact::attention,     ditto_exact::embedding_rows,
-        ditto_exact::add_row,       ditto_exact::sample_mean,
-        ditto_exact::adamw,         ditto_exact::softmax,
-        ditto_exact::row_total,     ditto_exact::expert_balance,
-        ditto_exact::token_rows,    ditto_exact::combine_rows,
-        ditto_exact::experts,       ditto_exact::add_expert_rows,
-        ditto_exact::exp,           ditto_exact::log,
-        ditto_exact::tanh};
+    constexpr ditto::KernelRow (*kRows[])(const ditto_exact::Kernels&) = {ditto_exact::linear,
+                                                                          ditto_exact::linear_gelu_tanh,
+                                                                          ditto_exact::silu,
+                                                                          ditto_exact::gelu,
+                                                                          ditto_exact::rms_norm,
+                                                                          ditto_exact::layer_norm,
+                                                                          ditto_exact::norm_modulate,
+                                                                          ditto_exact::gated_residual,
+                                                                          ditto_exact::attention,
+                                                                          ditto_exact::embedding_rows,
+                                                                          ditto_exact::add_row,
+                                                                          ditto_exact::sample_mean,
+                                                                          ditto_exact::adamw,
+                                                                          ditto_exact::softmax,
+                                                                          ditto_exact::row_total,
+                                                                          ditto_exact::expert_balance,
+                                                                          ditto_exact::token_rows,
+                                                                          ditto_exact::combine_rows,
+                                                                          ditto_exact::experts,
+                                                                          ditto_exact::add_expert_rows,
+                                                                          ditto_exact::exp,
+                                                                          ditto_exact::log,
+                                                                          ditto_exact::tanh,
+                                                                          ditto_exact::sin,
+                                                                          ditto_exact::cos,
+                                                                          ditto_exact::conv,
+                                                                          ditto_exact::conv_transposed,
+                                                                          ditto_exact::group_norm,
+                                                                          ditto_exact::add_channels,
+                                                                          ditto_exact::resample};
     std::vector<ditto::KernelRow> rows;
     for (const auto* kernels : available())
       for (const auto row : kRows) {
@@ -59,7 +77,8 @@ struct ExactKernels final : ditto::KernelSet {
         rows.back().exact = true;
       }
     if (const auto* kernels = with_pairs())
-      for (const auto row : {ditto_exact::linear, ditto_exact::linear_gelu_tanh, ditto_exact::experts}) {
+      for (const auto row : {ditto_exact::linear, ditto_exact::linear_gelu_tanh, ditto_exact::experts,
+                             ditto_exact::conv, ditto_exact::conv_transposed}) {
         rows.push_back(row(*kernels));
         rows.back().exact = true;
         rows.back().score = [score = rows.back().score](const ditto::OpCall& call) {

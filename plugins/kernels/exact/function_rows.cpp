@@ -13,6 +13,9 @@ double tanh_of(double x) {
   return 1 - 2 / (1 + ditto::elementary::exp(2 * x));
 }
 
+double sin_of(double x) { return ditto::elementary::cos_sin(x).sin; }
+double cos_of(double x) { return ditto::elementary::cos_sin(x).cos; }
+
 // y = `of`(x), and `slope` of x and y.
 KernelRow of_each(const Kernels& k, const char* op, double (*of)(double x), float (*slope)(float x, float y)) {
   KernelRow row{op, k.variant};
@@ -51,6 +54,12 @@ KernelRow log(const Kernels& k) {
 }
 KernelRow tanh(const Kernels& k) {
   return of_each(k, "tanh", tanh_of, [](float, float y) { return 1 - y * y; });
+}
+KernelRow sin(const Kernels& k) {
+  return of_each(k, "sin", sin_of, [](float x, float) { return static_cast<float>(cos_of(x)); });
+}
+KernelRow cos(const Kernels& k) {
+  return of_each(k, "cos", cos_of, [](float x, float) { return static_cast<float>(-sin_of(x)); });
 }
 
 }  // namespace ditto_exact

@@ -85,6 +85,62 @@ struct AttentionBack {
   Index dq_token, dk_token, dv_token;
 };
 
+// A map's places, of three sides; one that is not there has one place. A convolution is the linear map of its unfolded
+// places: of each place `channels` times `taps` numbers of x, in this order, +0 where x has none. Place q of a side has
+// tap j at q step + first + j way of x.
+struct Unfold {
+  const float* x;  // [samples][channels][size…]
+  Index samples, channels;
+  Index size[3], places[3];
+  Index taps[3], step[3], first[3], way[3];  // way: 1 or -1
+};
+// y[sample][m] = sum over channels and taps of weight[m] times the unfolded places, + bias[m], or without. The places
+// of y are those of a larger map, `y_step` apart from `y_first` on.
+struct MapProduct {
+  Unfold of;
+  Index M;
+  const float *weight, *bias;  // [M][channels][taps…]
+  float* y;                    // [samples][M][y_size…]
+  Index y_size[3], y_first[3], y_step[3];
+  Order order;  // through channels' taps; its runs are of whole channels
+  bool bf16;
+};
+// sum[m][channel][tap] = sum over places [begin, end) of all samples' of g times the unfolded places, + bias[m].
+struct MapGrad {
+  Unfold of;
+  Index M, begin, end;
+  const float *g, *bias;  // [samples][M][places…]
+  float* sum;
+  Order order;  // through places: its runs are of g's numbers for m = 0
+  bool bf16;
+};
+
+// Of x [samples][groups][channels][places], with a number of weight and bias for each channel, and of shift and scale
+// for each sample's; shift and scale may be null. y = z or SiLU(z); z = n w + b, times (1 + scale), plus shift.
+struct GroupNorm {
+  const float *x, *weight, *bias, *shift, *scale;
+  float *y, *mean, *rstd;          // of each group
+  Index groups, channels, places;  // of a sample, of a group, of a channel
+  float eps;
+  bool silu;
+};
+// The sums are of one sample's places each.
+struct GroupNormBack {
+  GroupNorm of;  // without y
+  const float* grad;
+  float *dx, *dweight, *dbias, *dshift, *dscale;  // dshift and dscale: null with those
+};
+
+// y[row][j] = sum over k in [start[j], start[j + 1]) of weight[k] x[row][place[k]], in their order; a row of x has
+// `from` times `inner` numbers, one of y `to` times as many.
+struct Mixture {
+  const float* x;
+  float* y;
+  Index from, to, inner;
+  const Index *start, *place;
+  const float* weight;
+};
+
 struct AdamW {
   float *w, *m, *v;
   const float* g;
@@ -116,6 +172,15 @@ struct Kernels {
   void (*softmax_back)(const float* y, const float* grad, float* dx, Index n);
   void (*add_scaled)(float scale, const float* x, float* sum, Index n);
   float (*dot)(const float* x, const float* y, Index n);  // in sixteen lanes
+  void (*map_product)(const MapProduct&, const Workers&);
+  void (*map_grad)(const MapGrad&, const Workers&);
+  void (*group_norm)(const GroupNorm&, Index begin, Index end);  // groups
+  void (*group_norm_back)(const GroupNormBack&, Index begin, Index end);
+  // sums[row], of rows of so many numbers, by leaves of numbers
+  void (*number_sums)(const float* x, Index width, const Leaf* leaves, Index leaf_count, float* sums, Index begin,
+                      Index end);
+  void (*add_number)(const float* x, float a, float* y, Index n);
+  void (*mix)(const Mixture&, Index begin, Index end);  // rows
 };
 
 extern const Kernels kAvx512, kAvx2, kNeon, kPlain;
@@ -124,11 +189,13 @@ extern const Kernels kAvx512, kAvx2, kNeon, kPlain;
 // Products of numbers that are rounded to bf16 by AVX512_BF16's instruction for pairs of them, with the bits of the
 // others; and whether it is here what that takes. For processors that have it.
 void product_by_pairs(const Product& p, const Workers& workers);
+void map_product_by_pairs(const MapProduct& p, const Workers& workers);
+void map_grad_by_pairs(const MapGrad& p, const Workers& workers);
 bool pairs_are_exact();
 #endif
 
 // Memory of the calling thread that lives until it asks for more under the same number, aligned to a cache line.
-enum class Room { columns, rows, keys, values, queries, scores, nodes, gradients, temporary, count };
+enum class Room { columns, rows, lines, keys, values, queries, scores, nodes, gradients, temporary, count };
 float* room(Room which, Index floats);
 
 }  // namespace ditto_exact

@@ -111,7 +111,7 @@ void pack_lines(View a, Index panels, const Order& order, Index begin, Index end
 // B are packed as Terms reads them.
 template <int MR, int NV, class Terms = OneByOne>
 void tile(const float* A, const float* B, const Leaf* leaves, Index count, float* C, Index c_rows, Index m, Index n,
-          const float* bias, const float* ahead = nullptr) {
+          const float* bias, const float* ahead = nullptr, const float* bias_of_rows = nullptr) {
   constexpr int NR = NV * W;
   if (!ahead) ahead = B;
   alignas(64) V open[kMostOpen][MR][NV];
@@ -158,6 +158,14 @@ void tile(const float* A, const float* B, const Leaf* leaves, Index count, float
       const V b = n == NR ? load(bias + j * W) : n > j * W ? some(bias + j * W, n - j * W) : V{};
 #pragma GCC unroll 16
       for (int i = 0; i < MR; ++i) sum[i][j] = sum[i][j] + b;
+    }
+  }
+  if (bias_of_rows) {
+#pragma GCC unroll 16
+    for (int i = 0; i < MR; ++i) {
+      const V b = set(i < m ? bias_of_rows[i] : 0.0f);
+#pragma GCC unroll 8
+      for (int j = 0; j < NV; ++j) sum[i][j] = sum[i][j] + b;
     }
   }
   if (m == MR && n == NR) {
@@ -251,7 +259,7 @@ void product_by(const Product& p, const Workers& workers) {
         const auto add =
             Terms::fits(of_a + K * MR, of_b + K * NR) ? tile<MR, NV, Terms> : tile<MR, NV, typename Terms::Otherwise>;
         add(of_a, of_b, p.order.leaves, p.order.leaf_count, p.c + q * MR * p.c_rows + c * NR, p.c_rows,
-            least(MR, p.M - q * MR), least(NR, p.N - c * NR), p.bias ? p.bias + c * NR : nullptr, ahead(c, q));
+            least(MR, p.M - q * MR), least(NR, p.N - c * NR), p.bias ? p.bias + c * NR : nullptr, ahead(c, q), nullptr);
       }
   };
   shared(workers, blocks * groups, [&](Index begin, Index end) {
@@ -259,24 +267,31 @@ void product_by(const Product& p, const Workers& workers) {
   });
 }
 
-// A tile that wastes less of the output's width is the faster one. Of B so much is packed at once that the memory it
-// takes is bounded.
+constexpr Index kPacked = Index{4} << 20;  // numbers that are packed at once: the memory they take is bounded
+
+// A tile that wastes less of the output's width is the faster one.
+inline bool narrower(Index columns) {
+  const Index wide = kVectors * W, narrow = kNarrowVectors * W;
+  return parts(columns, narrow) * narrow < parts(columns, wide) * wide;
+}
+inline Workers workers_for(Index multiply_adds, const Workers& all) {
+  constexpr Index kShared = Index{1} << 20;  // to wake and await a thread takes as long as these
+  return {multiply_adds < kShared ? 1 : all.threads, all.run};
+}
+
 template <class Terms>
 void product_of(const Product& p, const Workers& all) {
   if (p.M <= 0 || p.N <= 0) return;
-  constexpr Index kShared = Index{1} << 20;  // multiply-adds: to wake and await a thread takes as long as these
-  const Workers workers{p.M * p.N * p.K < kShared ? 1 : all.threads, all.run};
-  constexpr Index kPacked = Index{4} << 20;
-  const Index wide = kVectors * W, narrow = kNarrowVectors * W;
-  const bool narrower = parts(p.N, narrow) * narrow < parts(p.N, wide) * wide;
-  const Index columns = narrower ? narrow : wide;
+  const Workers workers = workers_for(p.M * p.N * p.K, all);
+  const bool narrow = narrower(p.N);
+  const Index columns = (narrow ? kNarrowVectors : kVectors) * W;
   const Index at_once = most(1, kPacked / most(1, p.K * columns)) * columns;
   for (Index n = 0; n < p.N; n += at_once) {
     Product part = p;
     part.N = least(at_once, p.N - n);
     part.b.p += n * p.b.columns, part.c += n;
     if (p.bias) part.bias += n;
-    if (narrower)
+    if (narrow)
       product_by<kNarrowRows, kNarrowVectors, Terms>(part, workers);
     else
       product_by<kRows, kVectors, Terms>(part, workers);

@@ -23,6 +23,7 @@ int product_score(const Kernels& k, const OpCall& call) {
 #endif
   return k.score;
 }
+int map_score(const Kernels& k, const OpCall& call) { return call.inputs.has("token_leaf") ? k.score : 1; }
 
 // Several pieces for each thread: a core that also does something else does less.
 void share(Index count, void* what, void (*task)(void* what, Index begin, Index end)) {
@@ -61,6 +62,20 @@ Tensor sums_of_samples(const Kernels& k, const RowSum& sum, const Tokens& x, Ind
     }
   });
   return out;
+}
+
+Tensor sums_of_channels(const Kernels& k, const Tensor& map, Index leaf) {
+  auto sums = torch::empty({map.size(0), map.size(1)}, torch::kFloat);
+  const Index rows = sums.numel(), places = rows > 0 ? map.numel() / rows : 0;
+  const auto cut = leaves(places, leaf);
+  in_parts(rows, places, [&](Index begin, Index end) {
+    k.number_sums(numbers(map), places, cut.data(), static_cast<Index>(cut.size()), place(sums), begin, end);
+  });
+  return sums;
+}
+
+Tensor sum_of_samples(const Kernels& k, const Tensor& rows_SC, const OpInputs& in) {
+  return sum_of_rows(k, {numbers(rows_SC)}, Tokens(rows_SC), row_leaves(in, rows_SC.size(0), 1));
 }
 
 }  // namespace ditto_exact

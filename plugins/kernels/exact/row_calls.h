@@ -33,6 +33,8 @@ KernelRow adamw(const Kernels& k);
 KernelRow exp(const Kernels& k);
 KernelRow log(const Kernels& k);
 KernelRow tanh(const Kernels& k);
+KernelRow sin(const Kernels& k);
+KernelRow cos(const Kernels& k);
 KernelRow softmax(const Kernels& k);
 KernelRow row_total(const Kernels& k);
 KernelRow expert_balance(const Kernels& k);
@@ -40,6 +42,11 @@ KernelRow token_rows(const Kernels& k);
 KernelRow combine_rows(const Kernels& k);
 KernelRow experts(const Kernels& k);
 KernelRow add_expert_rows(const Kernels& k);
+KernelRow conv(const Kernels& k);
+KernelRow conv_transposed(const Kernels& k);
+KernelRow group_norm(const Kernels& k);
+KernelRow add_channels(const Kernels& k);
+KernelRow resample(const Kernels& k);
 std::vector<KernelRow> bf16_rows(const Kernels& k);
 
 // fp32 on processors; a leaf of tokens, where one is given, that is one.
@@ -48,6 +55,8 @@ bool fits_with_leaf(const OpCall& call);
 // Of a product: the kernels', but for calls without leaves where LibTorch's own products have this processor's best
 // instructions: MKL's, on Intel's.
 int product_score(const Kernels& k, const OpCall& call);
+// Of an op over maps: the kernels' where one number is asked for; else others compute it.
+int map_score(const Kernels& k, const OpCall& call);
 
 void share(Index count, void* what, void (*task)(void* what, Index begin, Index end));
 template <class F>
@@ -70,5 +79,8 @@ inline float* place(const Tensor& x) { return x.data_ptr<float>(); }
 // Sums over all rows, [D], and over each sample's, [S, D].
 Tensor sum_of_rows(const Kernels& k, const RowSum& sum, const Tokens& x, const std::vector<Leaf>& row_leaves);
 Tensor sums_of_samples(const Kernels& k, const RowSum& sum, const Tokens& x, Index leaf);
+// Of a map [S, C, …] each channel's sum over its places in leaves, [S, C]; and of such sums that over samples, [C].
+Tensor sums_of_channels(const Kernels& k, const Tensor& map, Index leaf);
+Tensor sum_of_samples(const Kernels& k, const Tensor& rows_SC, const OpInputs& in);
 
 }  // namespace ditto_exact

@@ -60,6 +60,7 @@ struct Autoencoder final : ditto::Objective {
 
   std::map<std::string, Tensor> losses(const ditto::Outputs& outputs, const Batch& batch,
                                        ditto::Context& ctx) const override {
+    ctx.refuse_under_one("the objective \"autoencoder\", whose divergence is a sum of exponentials");
     const auto& target = batch.at("x");
     const auto apart = outputs.at("prediction").to(target.scalar_type()) - target;
     const auto divergence_B =

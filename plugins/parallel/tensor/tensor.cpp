@@ -84,6 +84,7 @@ class TensorParallel final : public ParallelStrategy {
         set_nodes(entry);
       else
         set_exchanges(entry);
+      entry.layer->share = {group_.rank(), group_.size()};
       Cut piece{declared->dim, declared->parts, group_.rank(), group_.size()};
       entry.tensor.set_data(cut(entry.tensor, piece));
       entry.cuts[Axis::tensor] = std::move(piece);

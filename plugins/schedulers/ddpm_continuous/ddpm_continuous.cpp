@@ -5,6 +5,7 @@
 
 #include <torch/types.h>
 
+#include <ditto/diffusion/error_loss.h>
 #include <ditto/diffusion/predictions.h>
 #include <ditto/math/elementary.h>
 #include <ditto/scheduler.h>
@@ -20,14 +21,15 @@ constexpr double kLeast = 1e-8;    // alpha at t = 1: what Imagen divides by at 
 
 class Continuous : public ditto::Scheduler {
  public:
-  struct Options : ditto::Prediction::Options {
+  struct Options : ditto::Prediction::Options, ditto::ErrorLoss::Options {
     std::string log_snr = "cosine";
     void read(ditto::OptionReader& option) {
       ditto::Prediction::Options::read(option);
+      ditto::ErrorLoss::Options::read(option);
       option("log_snr", log_snr, "cosine, or linear: that of DDPM's linear betas").one_of({"cosine", "linear"});
     }
   };
-  Continuous(const Options& options, const Needs&) : options_(options), prediction_(options) {}
+  Continuous(const Options& options, const Needs&) : options_(options), prediction_(options), loss_(options) {}
 
   // --- training ---
   Tensor times(const Tensor& u_B) const override { return u_B.to(at::kDouble); }
@@ -44,6 +46,16 @@ class Continuous : public ditto::Scheduler {
     return prediction_.target(clean, noise, alpha(t_B), sigma(t_B));
   }
   Tensor weight(const Tensor& t_B) const override { return prediction_.weight(alpha(t_B), sigma(t_B)); }
+  std::vector<Tensor> factors(const Tensor& t_B) const override {
+    auto all = Scheduler::factors(t_B);
+    if (!loss_.is_square()) all.push_back(ditto::ErrorLoss::scale(weight(t_B)));
+    return all;
+  }
+  std::map<std::string, Tensor> losses(const Tensor& prediction, const Tensor& clean, const Tensor& noise,
+                                       const Tensor& t_B, const ditto::OpTable* ops) const override {
+    if (loss_.is_square()) return Scheduler::losses(prediction, clean, noise, t_B, ops);
+    return loss_.losses(prediction, target(clean, noise, t_B), weight(t_B), ops);
+  }
 
   // --- sampling ---
   Tensor to_clean(const Tensor& prediction, const Tensor& x_t, const Tensor& t_B) const override {
@@ -96,6 +108,7 @@ class Continuous : public ditto::Scheduler {
 
   Options options_;
   ditto::Prediction prediction_;
+  ditto::ErrorLoss loss_;
 };
 
 }  // namespace

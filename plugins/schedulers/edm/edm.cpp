@@ -4,6 +4,7 @@
 
 #include <torch/types.h>
 
+#include <ditto/diffusion/error_loss.h>
 #include <ditto/math/elementary.h>
 #include <ditto/scheduler.h>
 
@@ -14,25 +15,21 @@ using torch::Tensor;
 
 class Edm : public ditto::Scheduler {
  public:
-  struct Options {
+  struct Options : ditto::ErrorLoss::Options {
     double sigma_data = 0.5, mean = -1.2, std = 1.2, sigma_min = 0.002, sigma_max = 80, rho = 7;
-    std::string loss = "l2";
 
     void read(ditto::OptionReader& option) {
       option("sigma_data", sigma_data, "standard deviation of the data").above(0.0);
       option("mean", mean, "of the logarithm of the training noise; NeMo's DiT has 0");
       option("std", std, "its standard deviation; NeMo's DiT has 1").above(0.0);
-      option(
-          "loss", loss,
-          "of prediction and data, both times the root of EDM's weight: l2, l1, or huber (smooth, with its bend at 1)")
-          .one_of({"l2", "l1", "huber"});
+      ditto::ErrorLoss::Options::read(option);
       option("sigma_min", sigma_min, "least noise of a sampling step's start").above(0.0);
       option("sigma_max", sigma_max, "noise that sampling starts from").above(0.0);
       option("rho", rho, "sampling noise is even in its rho-th root").above(0.0);
       if (sigma_max <= sigma_min) option.reject("sigma_max", "is not above scheduler.sigma_min", "make it larger");
     }
   };
-  Edm(const Options& options, const Needs&) : options_(options) {}
+  Edm(const Options& options, const Needs&) : options_(options), loss_(options) {}
 
   Tensor times(const Tensor& u_B) const override {
     return ditto::elementary::map(u_B, [this](double u) {
@@ -45,17 +42,13 @@ class Edm : public ditto::Scheduler {
   Tensor weight(const Tensor& t_B) const override { return total(t_B) / square(t_B * options_.sigma_data); }
   std::vector<Tensor> factors(const Tensor& t_B) const override {
     auto all = Scheduler::factors(t_B);
-    if (options_.loss != "l2") all.push_back(root(weight(t_B)));
+    if (!loss_.is_square()) all.push_back(ditto::ErrorLoss::scale(weight(t_B)));
     return all;
   }
   std::map<std::string, Tensor> losses(const Tensor& prediction, const Tensor& clean, const Tensor& noise,
                                        const Tensor& t_B, const ditto::OpTable* ops) const override {
-    if (options_.loss == "l2") return Scheduler::losses(prediction, clean, noise, t_B, ops);
-    const auto wide = at::promote_types(prediction.scalar_type(), at::kFloat);
-    const auto scale = spread(root(weight(t_B)), prediction).to(wide);
-    const auto apart = (scale * (prediction.to(wide) - clean.to(wide))).abs();
-    if (options_.loss == "l1") return {{"l1", ditto::sample_mean(apart, ops)}};
-    return {{"huber", ditto::sample_mean(torch::where(apart < 1, 0.5 * (apart * apart), apart - 0.5), ops)}};
+    if (loss_.is_square()) return Scheduler::losses(prediction, clean, noise, t_B, ops);
+    return loss_.losses(prediction, clean, weight(t_B), ops);
   }
 
   Tensor c_noise(const Tensor& t_B) const override { return ditto::elementary::map(t_B, ditto::elementary::log) / 4; }
@@ -94,6 +87,7 @@ class Edm : public ditto::Scheduler {
   Tensor total(const Tensor& t_B) const { return square(t_B) + options_.sigma_data * options_.sigma_data; }
 
   Options options_;
+  ditto::ErrorLoss loss_;
 };
 
 }  // namespace

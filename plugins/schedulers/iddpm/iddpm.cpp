@@ -21,6 +21,7 @@ using ditto::spread;
 using torch::Tensor;
 
 constexpr double kLn2 = 0.69314718055994530942;
+constexpr const char *kStrided = "ddim", *kLeading = "leading";
 
 // As IEEE has it; LibTorch's differs in the last place on some processors.
 Tensor root(const Tensor& x) {
@@ -75,7 +76,8 @@ struct IddpmOptions : ditto::Prediction::Options {
   int64_t timesteps = 1000;
   double beta_start = 1e-4, beta_end = 0.02;
   std::string betas = "linear", variance = "learned_range", spacing = "even";
-  bool zero_terminal_snr = false;
+  bool zero_terminal_snr = false, set_alpha_to_one = false;
+  int64_t steps_offset = 1;
 
   void read(ditto::OptionReader& option) {
     option("timesteps", timesteps, "length of the training chain").between(2, ditto::most::kTimes);
@@ -90,8 +92,18 @@ struct IddpmOptions : ditto::Prediction::Options {
     ditto::Prediction::Options::read(option);
     option("variance", variance, "learned_range: the model predicts it (twice the channels); or one of the two bounds")
         .one_of({"learned_range", "fixed_small", "fixed_large"});
-    option("spacing", spacing, "sampling times: even, as DiT's '250'; ddim: an integer stride, as DiT's 'ddim50'")
-        .one_of({"even", "ddim"});
+    option("spacing", spacing,
+           "sampling times: even, as DiT's '250'; ddim: an integer stride, as DiT's 'ddim50'; leading: with the stride "
+           "timesteps / steps, rounded down, as Stable Diffusion's")
+        .one_of({"even", kStrided, kLeading});
+    option("steps_offset", steps_offset, "of leading: the last of the times that the model sees")
+        .between(0, ditto::most::kTimes);
+    option("set_alpha_to_one", set_alpha_to_one,
+           "of leading: sampling ends at the data themselves; false: at the chain's first time, which still has noise");
+    option.only_if(spacing == kLeading, {"steps_offset", "set_alpha_to_one"}, "is of spacing = \"leading\"");
+    if (spacing == kLeading && steps_offset == 0 && !set_alpha_to_one)
+      option.reject("steps_offset", "= 0 makes the last step one from the chain's first time to itself",
+                    "use steps_offset = 1, or set_alpha_to_one = true");
     option.only_if(betas != "cosine", {"beta_start", "beta_end"}, "is of other betas than \"cosine\"");
     const double largest = std::max(beta_start, beta_end) * scale();
     if (betas != "cosine" && largest >= 1)
@@ -204,6 +216,7 @@ class Iddpm : public ditto::Scheduler {
   }
 
   std::vector<double> time_grid(int64_t steps) const override {
+    if (options_.spacing == kLeading) return leading_grid(steps);
     auto kept = options_.spacing == "even" ? even_times(steps) : strided_times(steps);
     std::vector<double> grid(kept.rbegin(), kept.rend());
     grid.push_back(-1);
@@ -213,6 +226,7 @@ class Iddpm : public ditto::Scheduler {
   // Their DDIM reads it, and so does their DDPM, which alone looks at the variance.
   ditto::ForeignConfig foreign_config(const std::string& format) const override {
     if (format != "diffusers") return {};
+    const bool is_leading = options_.spacing == kLeading;
     const std::map<std::string, std::string> predicted{{"epsilon", "epsilon"}, {"x0", "sample"}, {"v", "v_prediction"}};
     ditto::ForeignConfig config{{"_class_name", "DDIMScheduler"},
                                 {"num_train_timesteps", options_.timesteps},
@@ -223,8 +237,8 @@ class Iddpm : public ditto::Scheduler {
                                 {"variance_type", options_.variance},
                                 {"timestep_spacing", options_.spacing == "even" ? "linspace" : "leading"},
                                 {"clip_sample", false},
-                                {"set_alpha_to_one", true},
-                                {"steps_offset", int64_t{0}}};
+                                {"set_alpha_to_one", !is_leading || options_.set_alpha_to_one},
+                                {"steps_offset", is_leading ? options_.steps_offset : 0}};
     if (options_.zero_terminal_snr) config["rescale_betas_zero_snr"] = true;
     return config;
   }
@@ -293,6 +307,21 @@ class Iddpm : public ditto::Scheduler {
     double time = 0;
     for (int64_t i = 0; i < steps; ++i, time += stride) kept.push_back(std::nearbyint(time));
     return kept;
+  }
+
+  // As diffusers' DDIMScheduler counts "leading": what lies beyond the first time is the data, or that time itself.
+  std::vector<double> leading_grid(int64_t steps) const {
+    const int64_t offset = options_.steps_offset, stride = options_.timesteps / std::max<int64_t>(steps, 1);
+    if (steps < 1 || stride < 1 || (steps - 1) * stride + offset >= options_.timesteps)
+      throw ditto::Error(ditto::ErrorKind::config, "scheduler 'iddpm'",
+                         "cannot choose " + std::to_string(steps) + " of " + std::to_string(options_.timesteps) +
+                             " times from " + std::to_string(offset) + " on",
+                         "use fewer sampling steps, or a smaller steps_offset");
+    std::vector<double> grid;
+    for (int64_t i = steps; i-- > 0;) grid.push_back(static_cast<double>(i * stride + offset));
+    const int64_t beyond = offset - stride;
+    grid.push_back(beyond >= 0 ? static_cast<double>(beyond) : options_.set_alpha_to_one ? -1 : 0);
+    return grid;
   }
 
   std::vector<double> strided_times(int64_t steps) const {

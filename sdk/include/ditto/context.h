@@ -56,6 +56,9 @@ struct AfterNorm {
   bool silu = false;
 };
 
+// How a map gets other sides: each place several times, the mean of several, or cubic convolution.
+enum class Resample { nearest, mean, bicubic };
+
 // The table's ops by name, as layers and models call them: what is more than one operation of IEEE arithmetic a number
 // goes through here, so that run.numerics = "one" has an exact kernel for it. x [B, …, D] are samples, or their tokens.
 // Modulations [S, D] hold one row a sample; each op spreads it over the sample's tokens, packed or not. `tokens`: of
@@ -110,10 +113,21 @@ class DITTO_API Ops {
   // down(GELU(up(x))), tanh form: in one where nothing stands between the three and the device has a kernel for that.
   torch::Tensor mlp_gelu_tanh(const torch::Tensor& x, const Linear& up, const Linear& down, Context& ctx) const;
   // Maps x [B, C, …] of 1 to 3 sides, convolved with weight [N, C, kernel…]; bias [N] or undefined. One number a side:
-  // of `stride`, and of the zeros `before` its first place and `after` its last.
+  // of `stride`, and of the zeros `before` its first place and `after` its last. `leaves`: of the sums over channels
+  // and kernel places, where the layer may be cut.
   torch::Tensor conv(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias,
                      const std::vector<int64_t>& stride, const std::vector<int64_t>& before,
-                     const std::vector<int64_t>& after) const;
+                     const std::vector<int64_t>& after, const SumLeaves& leaves = {}) const;
+  // The gradient of a convolution's input as a map of its own: x [B, C, …], weight [C, N, kernel…], bias [N] or
+  // undefined; a side of n places becomes (n - 1) stride + kernel - 2 padding.
+  torch::Tensor conv_transposed(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias,
+                                const std::vector<int64_t>& stride, const std::vector<int64_t>& padding,
+                                const SumLeaves& leaves = {}) const;
+  // x [B, C, …] with other sides. `sides`: one number each, of nearest and mean the factor, of bicubic, which is of
+  // pictures, the places that come out.
+  torch::Tensor resample(const torch::Tensor& x, Resample kind, const std::vector<int64_t>& sides) const;
+  // x [B, C, …] + rows [B, C] at every place.
+  torch::Tensor add_channels(const torch::Tensor& x, const torch::Tensor& rows_BC) const;
   // GroupNorm of x [B, C, …], with weight and bias [C], and what follows it. A composite.
   torch::Tensor group_norm(const torch::Tensor& x, int64_t groups, const torch::Tensor& weight,
                            const torch::Tensor& bias, double eps, const AfterNorm& then = {}) const;
@@ -152,6 +166,9 @@ class DITTO_API Context {
   Phase phase = Phase::train;
   at::ScalarType compute = at::kFloat;  // what layers multiply in: fp32, bf16, fp16, or fp64 for proofs
   torch::Device device{torch::kCPU};
+  // How convolutions over pictures and videos lay maps before they compute, and so what comes of them: Contiguous,
+  // channels first; ChannelsLast; Preserve, as they come. Set by the host (run.memory_format).
+  at::MemoryFormat maps = at::MemoryFormat::Preserve;
   Random random;
   // Tokens of a leaf: under run.numerics = "one" a sum over a sample's tokens, or keys, is a tree over leaves of so
   // many. Set by the host; 0: numerics are "fast".
@@ -181,6 +198,9 @@ class DITTO_API Context {
   // leaves out the same.
   torch::Tensor dropout(const torch::Tensor& x_BTD, double p, const Stream& stream, const std::string& name,
                         const std::string& sequence = "");
+  // The same of maps [B, C, …] of the samples `ids`: of their channels those that `channels` says, all of their places.
+  torch::Tensor dropout(const torch::Tensor& map, double p, const std::vector<int64_t>& ids, const std::string& name,
+                        const ShareHere& channels = {});
 
   // x [B, T_local, …] of the tokens that attention and experts see here -> [B, T, …] of whole samples, differentiable.
   // For what looks at all of a sample's tokens at once (expert choice, balance losses).

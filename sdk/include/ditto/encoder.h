@@ -41,7 +41,7 @@ namespace ditto {
 class DITTO_API Encoder : public Units {
  public:
   static constexpr const char* kKind = "encoder";
-  static constexpr std::uint32_t kAbi = 11;
+  static constexpr std::uint32_t kAbi = 12;
   struct Needs {
     TensorSpecs inputs;  // what there is when it encodes: of the data, and of the encoders before it
     // The folder that its weights lie in, where a tokenizer may lie beside them; empty: it has none.

@@ -31,7 +31,7 @@ struct GuidanceCall {
 class DITTO_API Guidance {
  public:
   static constexpr const char* kKind = "guidance";
-  static constexpr std::uint32_t kAbi = 11;
+  static constexpr std::uint32_t kAbi = 12;
   static constexpr Effect kEffect = Effect::nothing;
   struct Needs {
     // Throws Error(config) where the run has no such network, or one that was trained with another schedule.

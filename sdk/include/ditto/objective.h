@@ -16,7 +16,7 @@ namespace ditto {
 class DITTO_API Objective : public Units {
  public:
   static constexpr const char* kKind = "objective";
-  static constexpr std::uint32_t kAbi = 11;
+  static constexpr std::uint32_t kAbi = 12;
   struct Needs {
     const Model* model;          // for the null condition, and for what it hands out
     const Scheduler* scheduler;  // null where the recipe has none

@@ -69,7 +69,7 @@ class OpTable;
 class DITTO_API Optimizer {
  public:
   static constexpr const char* kKind = "optimizer";
-  static constexpr std::uint32_t kAbi = 11;
+  static constexpr std::uint32_t kAbi = 12;
   static constexpr Effect kEffect = Effect::course;
   struct Needs {
     std::vector<OptimizedParameter> parameters;

@@ -23,7 +23,7 @@ class OpTable;
 class DITTO_API Scheduler {
  public:
   static constexpr const char* kKind = "scheduler";
-  static constexpr std::uint32_t kAbi = 11;
+  static constexpr std::uint32_t kAbi = 12;
   struct Needs {};
   virtual ~Scheduler();
 

@@ -89,11 +89,11 @@ void CutLayer::declare(const Split& split, const Words& words) {
   cut.condition = split.condition;
   cut.sequence = split.sequence;
   if (split.kind == Kind::rows) {
-    cut.parameters = {{"weight", 1, split.parts, split.unit}};
+    cut.parameters = {{"weight", words.dim_of_inputs, split.parts, split.unit}};
     cut.units = units_of(split.unit, words.inputs);
     cut.input = Values::cut, cut.output = Values::partial;
   } else {
-    cut.parameters = {{"weight", 0, split.parts, split.unit}};
+    cut.parameters = {{"weight", 1 - words.dim_of_inputs, split.parts, split.unit}};
     if (named_parameters(/*recurse=*/false).contains("bias"))
       cut.parameters.push_back({"bias", 0, split.parts, split.unit});
     cut.units = split.are_heads ? "attention heads of width " + std::to_string(split.unit)

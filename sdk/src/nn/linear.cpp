@@ -7,6 +7,8 @@
 #include <ditto/context.h>
 #include <ditto/nn/linear.h>
 
+#include "nn/nodes_of_dim.h"
+
 namespace ditto {
 
 using torch::Tensor;
@@ -38,55 +40,6 @@ std::vector<int64_t> leaves_of(std::vector<int64_t> parts, int64_t dim, int64_t 
   return parts;
 }
 
-// A dim of which nodes of leaves are here: of each part of the dim, node by node, one run after another.
-class NodesOfDim {
- public:
-  NodesOfDim(const std::vector<int64_t>& leaves, const std::vector<int64_t>& counts) : counts_(counts) {
-    for (size_t part = 1; part < leaves.size(); ++part) runs_.push_back(leaves[part] / leaves[0]);
-  }
-
-  // {U, w0, w1, …} of one node.
-  std::vector<int64_t> leaves(size_t node) const {
-    std::vector<int64_t> list{counts_[node]};
-    for (const int64_t run : runs_) list.push_back(counts_[node] * run);
-    return list;
-  }
-
-  // The pieces of x's dim that belong to each node.
-  std::vector<Tensor> split(const Tensor& x, int64_t dim) const {
-    if (counts_.size() == 1) return {x};
-    std::vector<int64_t> lengths;
-    for (const int64_t run : runs_)
-      for (const int64_t count : counts_) lengths.push_back(count * run);
-    const auto pieces = x.split_with_sizes(lengths, dim);
-    std::vector<Tensor> nodes;
-    for (size_t node = 0; node < counts_.size(); ++node) {
-      std::vector<Tensor> of_parts;
-      for (size_t part = 0; part < runs_.size(); ++part) of_parts.push_back(pieces[part * counts_.size() + node]);
-      nodes.push_back(of_parts.size() == 1 ? of_parts[0] : torch::cat(of_parts, dim));
-    }
-    return nodes;
-  }
-
-  // And back, along the last dim.
-  Tensor join(const std::vector<Tensor>& nodes) const {
-    if (nodes.size() == 1) return nodes[0];
-    std::vector<std::vector<Tensor>> pieces;
-    for (size_t node = 0; node < nodes.size(); ++node) {
-      const auto widths = leaves(node);
-      pieces.push_back(nodes[node].split_with_sizes(at::IntArrayRef(widths).slice(1), -1));
-    }
-    std::vector<Tensor> ordered;
-    for (size_t part = 0; part < runs_.size(); ++part)
-      for (const auto& of_node : pieces) ordered.push_back(of_node[part]);
-    return torch::cat(ordered, -1);
-  }
-
- private:
-  const std::vector<int64_t>& counts_;
-  std::vector<int64_t> runs_;  // numbers of a leaf in each part
-};
-
 }  // namespace
 
 SumLeaves SumLeaves::of(const Split& split, int64_t in, int64_t out) {
@@ -105,8 +58,7 @@ LinearModule::LinearModule(Shape shape, Split split_)
 LinearModule::~LinearModule() = default;
 
 std::optional<int64_t> LinearModule::leaves_to_cut() const {
-  const auto& summed = split.kind == Split::Kind::rows ? leaves.in : leaves.out;
-  return summed.empty() ? 1 : summed[0];
+  return leaves_that_are_cut(leaves, split.kind == Split::Kind::rows);
 }
 
 Tensor LinearModule::bias_of(Context& ctx) const { return bias.defined() ? bias(ctx) : Tensor(); }
@@ -153,7 +105,7 @@ Tensor LinearModule::by_columns(const Tensor& x, Context& ctx) {
     ctx.count("linear", 2 * static_cast<double>(xs[0].numel()) * static_cast<double>(map.size(0)));
     std::vector<Tensor> ys;
     for (size_t i = 0; i < xs.size(); ++i) ys.push_back(inside.linear(xs[i], maps[i], rows[i], {{}, dim.leaves(i)}));
-    return dim.join(ys);
+    return dim.join(ys, -1);
   };
   Tensor y = outputs(in, weight(ctx), bias_of(ctx));
   if (term) y = y + outputs(between.linear(in, term->a(ctx), {}) * term->scale, term->b(ctx), {});

@@ -72,16 +72,32 @@ Tensor apply_rotary(const Tensor& x_BTNK, const Tensor& table_TK) {
   return torch::cat({x[0] * cos - x[1] * sin, x[1] * cos + x[0] * sin}, -1).to(x_BTNK.scalar_type());
 }
 
-Tensor timestep_features(const Tensor& t_B, int64_t half, double divisor) {
-  if (t_B.is_meta()) return torch::empty({t_B.size(0), 2 * half}, t_B.options().dtype(torch::kFloat));
-  const auto t = t_B.to(torch::kCPU, torch::kFloat).contiguous();
-  const auto features = torch::empty({t.size(0), 2 * half}, torch::kFloat);
-  // Single precision as in the published code, whose rounding of large angles is part of the function learned. The
-  // first factor is -ln 10000.
+namespace {
+
+// In single precision as in the published code, whose rounding of large angles is part of the function learned. The
+// first factor is -ln 10000.
+std::vector<float> frequencies_of_features(int64_t half, double divisor) {
   std::vector<float> frequency;
   for (int64_t i = 0; i < half; ++i)
     frequency.push_back(static_cast<float>(
         elementary::exp(static_cast<float>(i) * static_cast<float>(-9.210340371976184) / static_cast<float>(divisor))));
+  return frequency;
+}
+
+// Of numbers of the data, which are on the device: the host does not wait for them. Of double precision rounded once.
+Tensor features_there(const Tensor& t_B, int64_t half, double divisor) {
+  const auto frequency = uploaded(torch::tensor(frequencies_of_features(half, divisor)), t_B.device());
+  const auto angles = (t_B.to(torch::kFloat).unsqueeze(1) * frequency).to(torch::kDouble);
+  return torch::cat({angles.cos(), angles.sin()}, 1).to(torch::kFloat);
+}
+
+}  // namespace
+
+Tensor timestep_features(const Tensor& t_B, int64_t half, double divisor) {
+  if (t_B.is_meta()) return torch::empty({t_B.size(0), 2 * half}, t_B.options().dtype(torch::kFloat));
+  const auto t = t_B.to(torch::kCPU, torch::kFloat).contiguous();
+  const auto features = torch::empty({t.size(0), 2 * half}, torch::kFloat);
+  const auto frequency = frequencies_of_features(half, divisor);
   auto* to = features.mutable_data_ptr<float>();
   for (int64_t b = 0; b < t.size(0); ++b, to += half)
     for (const float f : frequency) {
@@ -106,6 +122,8 @@ void add_timestep_features(SentAhead& ahead, const Tensor& t_B, int64_t half, do
 }
 
 Tensor timestep_features(const Tensor& t_B, int64_t half, double divisor, Context& ctx) {
+  const bool is_there = !t_B.is_cpu() && !t_B.is_meta();
+  if (is_there && !ctx.ops.table().exact()) return features_there(t_B, half, divisor);
   if (ctx.device.is_cpu() || !t_B.is_cpu()) return uploaded(timestep_features(t_B, half, divisor), ctx.device);
   ctx.time_features.emplace(half, divisor);
   const auto* ahead = SentAhead::here();

@@ -59,6 +59,8 @@ Tensors gelu(const OpInputs& in) { return {torch::gelu(in.tensor(0), in.flag("ta
 Tensors exp(const OpInputs& in) { return {torch::exp(in.tensor(0))}; }
 Tensors log(const OpInputs& in) { return {torch::log(in.tensor(0))}; }
 Tensors tanh(const OpInputs& in) { return {torch::tanh(in.tensor(0))}; }
+Tensors sin(const OpInputs& in) { return {torch::sin(in.tensor(0))}; }
+Tensors cos(const OpInputs& in) { return {torch::cos(in.tensor(0))}; }
 
 Tensors rms_norm(const OpInputs& in) {
   const auto& x = in.tensor(0);
@@ -195,6 +197,8 @@ std::vector<Op> layer_ops(const MakeScaledNumbers& leaf, const std::function<dou
   add("exp", "x -> e^x", exp, {of("small", {{2, 5, 16}}), of("odd", {{3, 37}})});
   add("log", "x -> its natural logarithm", log, {positive("small", {2, 5, 16}), positive("odd", {3, 37})});
   add("tanh", "x -> its hyperbolic tangent", tanh, {of("small", {{2, 5, 16}}), of("odd", {{3, 37}})});
+  add("sin", "x, in radians -> its sine", sin, {of("small", {{2, 5, 16}}), of("odd", {{3, 37}})});
+  add("cos", "x, in radians -> its cosine", cos, {of("small", {{2, 5, 16}}), of("odd", {{3, 37}})});
   add("rms_norm", "x [S,...,K], weight [K] or [S,K]; eps, token_leaf -> x / sqrt(mean x^2 + eps) weight, at least fp32",
       rms_norm,
       {of("small", {{2, 5, 16}, {16}}, eps), of("heads", {{3, 7, 2, 12}, {12}}, eps), of("odd", {{3, 37}, {37}}, eps),

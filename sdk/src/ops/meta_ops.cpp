@@ -31,13 +31,15 @@ std::tuple<Tensor, Tensor, Tensor> group_norm(const Tensor& x, const std::option
 int64_t of_side(at::IntArrayRef list, size_t side) { return list.size() == 1 ? list[0] : list.at(side); }
 
 Tensor convolution(const Tensor& x, const Tensor& weight, const std::optional<Tensor>&, at::IntArrayRef stride,
-                   at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed, at::IntArrayRef, int64_t) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!transposed, "\"aten::convolution\" that is transposed");
+                   at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed, at::IntArrayRef more,
+                   int64_t groups) {
   auto sizes = x.sizes().vec();
-  sizes.at(1) = weight.size(0);
+  sizes.at(1) = transposed ? weight.size(1) * groups : weight.size(0);
   for (size_t i = 0; i + 2 < sizes.size(); ++i) {
-    const int64_t reach = of_side(dilation, i) * (weight.sizes()[i + 2] - 1) + 1;
-    sizes[i + 2] = (sizes[i + 2] + 2 * of_side(padding, i) - reach) / of_side(stride, i) + 1;
+    const int64_t reach = of_side(dilation, i) * (weight.sizes()[i + 2] - 1) + 1, zeros = 2 * of_side(padding, i),
+                  step = of_side(stride, i);
+    sizes[i + 2] = transposed ? (sizes[i + 2] - 1) * step + reach - zeros + of_side(more, i)
+                              : (sizes[i + 2] + zeros - reach) / step + 1;
   }
   return like(x, sizes);
 }

@@ -177,15 +177,33 @@ Tensor Ops::mlp_gelu_tanh(const Tensor& x, const Linear& up, const Linear& down,
 }
 
 Tensor Ops::conv(const Tensor& x, const Tensor& weight, const Tensor& bias, const std::vector<int64_t>& stride,
-                 const std::vector<int64_t>& before, const std::vector<int64_t>& after) const {
-  return table_->run("conv", {{x, weight, bias}, {{"stride", stride}, {"before", before}, {"after", after}}}).at(0);
+                 const std::vector<int64_t>& before, const std::vector<int64_t>& after, const SumLeaves& leaves) const {
+  OpInputs in{{x, weight, bias}, of_tokens({{"stride", stride}, {"before", before}, {"after", after}})};
+  put(leaves, *leaves_, in.attributes);
+  return table_->run("conv", in).at(0);
+}
+
+Tensor Ops::conv_transposed(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                            const std::vector<int64_t>& stride, const std::vector<int64_t>& padding,
+                            const SumLeaves& leaves) const {
+  OpInputs in{{x, weight, bias}, of_tokens({{"stride", stride}, {"padding", padding}})};
+  put(leaves, *leaves_, in.attributes);
+  return table_->run("conv_transposed", in).at(0);
+}
+
+Tensor Ops::resample(const Tensor& x, Resample kind, const std::vector<int64_t>& sides) const {
+  return table_->run("resample", {{x}, {{"kind", static_cast<int64_t>(kind)}, {"sides", sides}}}).at(0);
+}
+
+Tensor Ops::add_channels(const Tensor& x, const Tensor& rows_BC) const {
+  return table_->run("add_channels", {{x, rows_BC}, of_tokens()}).at(0);
 }
 
 Tensor Ops::group_norm(const Tensor& x, int64_t groups, const Tensor& weight, const Tensor& bias, double eps,
                        const AfterNorm& then) const {
   return table_
-      ->run("group_norm",
-            {{x, weight, bias, then.shift, then.scale}, {{"groups", groups}, {"eps", eps}, {"silu", then.silu}}})
+      ->run("group_norm", {{x, weight, bias, then.shift, then.scale},
+                           of_tokens({{"groups", groups}, {"eps", eps}, {"silu", then.silu}})})
       .at(0);
 }
 

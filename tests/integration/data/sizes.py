@@ -2,8 +2,8 @@
 is left out, and what is refused.
 
 Claim (layouts): Samples of several sizes, pictures and videos, in packs, in buckets or by themselves learn alike, to 1e-12 in
-fp64, on 1 to 3 ranks, fsdp, tensor with sequence, ring, pipeline and recompute; a resume has the same bits, and under
-`run.numerics = "one"` all of them. Also: `batch_plan_test.cpp`
+fp64, on 1 to 3 ranks, fsdp, tensor with sequence, ring, pipeline and recompute, of UNets in buckets; a resume has the same bits,
+and under `run.numerics = "one"` all of them. Also: `batch_plan_test.cpp`
 """
 
 import pathlib
@@ -13,6 +13,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import support as t  # noqa: E402
 import bad_files  # noqa: E402
+from unets import UNETS  # noqa: E402
 
 PICTURES = ["8x8", "4x8", "12x8", "8x4", "12x12"]
 VIDEOS = ["8x8", "2x4x8", "4x8x4", "1x12x8", "3x4x4"]
@@ -28,6 +29,7 @@ LAYOUTS = {
     "pipeline": (2, {"parallel.pipeline": 2}),
     "recompute": (1, {"parallel.recompute": "blocks"}),
 }
+OF_MAPS = {"two": (2, {}), "tensor": (2, {"parallel.tensor": 2}), "pipeline": (2, {"parallel.pipeline": 2})}
 PACKS = {"batch.plan": "packs", "batch.tokens": 60}
 BUCKETS = {"batch.plan": "buckets"}
 
@@ -35,9 +37,12 @@ BUCKETS = {"batch.plan": "buckets"}
 def mixed(model):
     """A tiny recipe of the tree, with samples of five sizes."""
     videos = model in ("st_dit", "nemo_dit")
-    text = (t.source / f"configs/{'st_dit' if videos else model}_tiny.toml").read_text()
+    of = "st_dit" if videos else "dit_text" if model in UNETS else model
+    text = (t.source / f"configs/{of}_tiny.toml").read_text()
     if model == "nemo_dit":
         text = re.sub(r"\[model\][^[]*", "[model]\nplugin = \"nemo_dit\"\ndepth = 2\nwidth = 48\nheads = 4\n\n", text)
+    if model in UNETS:
+        text = re.sub(r"\[model\][^[]*", "\n".join(t.table("[model]", dict(plugin=model) | UNETS[model])) + "\n", text)
     path = t.work / f"{model}.toml"
     path.write_text(text)
     return path, {"data.sizes": VIDEOS if videos else PICTURES, "run.precision": "fp64", "run.steps": 4, "run.batch": 12, "run.micro_batch": 12,
@@ -94,6 +99,32 @@ def test_ddp_sums_the_steps_in_which_each_rank_has_a_pack_and_the_host_the_other
 def test_packs_of_pictures_and_videos_learn_what_every_one_by_itself_does():
     check_plans("st_dit", ["one rank", "two", "three", "ring", "pipeline"])
     check_plans("nemo_dit", ["one rank", "two", "three"])
+
+
+def test_maps_in_buckets_learn_what_every_picture_by_itself_does():
+    for model in UNETS if t.slow else ["unet_sd"]:
+        path, sets = mixed(model)
+        sets |= {"optimizer.plugin": "sgd", "optimizer.momentum": 0.9, "lr_schedule.lr": 0.05}
+        alone = learned(path, f"{model}-alone", sets | {"run.micro_batch": 1})
+        for name, (ranks, layout) in OF_MAPS.items():
+            check_same(alone, learned(path, f"{model}-buckets-{name}", sets | BUCKETS | layout, ranks), f"{model}, buckets, {name}")
+
+
+def test_a_unet_is_refused_by_name_where_tokens_or_experts_are_meant():
+    no_tokens = "this model does not say that"
+    for model in UNETS:
+        path, sets = mixed(model)
+        sets |= {"run.output": str(t.work / "none"), "data.sizes": []}
+        for more, part in (({"parallel.tensor": 2, "parallel.sequence": True}, "parallel.sequence"),
+                           ({"parallel.context": 2, "parallel.context_plugin": "ring"}, "parallel.context"),
+                           ({"parallel.context": 2, "parallel.context_plugin": "ulysses"}, "parallel.context"),
+                           ({"parallel.expert": 2}, "parallel.expert")):
+            parts = [f"model '{model}'", part, "has no experts" if "expert" in part else no_tokens]
+            t.refused(2, parts, "train", path, "--local-ranks", 2, *t.sets(sets | more))
+        t.refused(2, [f"model '{model}'", "tread", no_tokens], "train", path,
+                  *t.sets(sets | {"tread.ratio": 0.5, "tread.start": 0, "tread.end": 2}))
+        t.refused(2, [f"model '{model}'", "batch.plan", "maps, which have none", "buckets"], "train", path,
+                  *t.sets(sets | PACKS | {"data.sizes": PICTURES} | {"batch.tokens": 150}))
 
 
 def check_one_number(model, layouts, more=None):

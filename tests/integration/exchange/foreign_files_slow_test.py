@@ -1,4 +1,4 @@
-"""Files as the originals' own programs write them, in and out: SiT, OpenDiT, Open-Sora, NeMo (DiT, Movie Gen), JiT, U-ViT.
+"""Files as the originals' own programs write them, in and out: SiT, OpenDiT, Open-Sora, NeMo (DiT, Movie Gen, Imagen), JiT, U-ViT.
 
 Names and shapes are those that tests/golden/models has from the original classes, and so are the predictions: weights come
 from the names by the formula there, and lie in a file as the project's script saves one (its sets, its wrapper, its
@@ -104,6 +104,12 @@ def jit_training(path, weights, _):
                 "model_ema1": wrapped, "model_ema2": second}, path)
 
 
+def imagen_training(path, weights, _):
+    """NeMo's checkpoint of an Imagen, whose UNet torch.compile has wrapped (model.inductor)."""
+    torch.save({"state_dict": {name.replace(".unet.", ".unet._orig_mod."): tensor for name, tensor in weights.items()},
+                "global_step": 3}, path)
+
+
 def open_sora_folder(path, weights, o):
     """save_pretrained of a STDiT3."""
     path.mkdir()
@@ -125,8 +131,11 @@ class Form:
     unsaid: tuple = ()  # options that the file does not say
     sets: bool = False  # of two in the file
     left_out: str = ""  # what an import says that it passes over
+    said: dict = dataclasses.field(default_factory=dict)  # further options that the file does not say
 
 
+EFFICIENT = ("per_head_channels", "token_length")
+IMAGEN = (*EFFICIENT, "attention_resolutions")
 FORMS = [
     Form("dit_sit", "0050000.pt", sit_training, pictures, ("heads",), sets=True),
     Form("dit_video_222", "ema.pt", opendit_average, videos, ("heads",), left_out="3 tensors of the frozen text encoder (y_embedder.text_encoder.*)"),
@@ -140,6 +149,12 @@ FORMS = [
     Form("jit_class", "checkpoint-last.pth", jit_training, pictures, ("context_start",), sets=True),
     Form("uvit_class", "nnet_ema.pth", state, unsaid=("heads",)),
     Form("uvit_time", "nnet_ema.pth", state, unsaid=("heads",)),
+    Form("imagen_unet_fused", "imagen.ckpt", imagen_training, unsaid=IMAGEN, said={"image_size": 8}),
+    Form("imagen_unet_stacked", "imagen.pt", state, unsaid=(*IMAGEN, "image_size")),
+    Form("imagen_unet_cross", "imagen.pt", state, unsaid=(*IMAGEN, "num_attn_heads"), said={"image_size": 8}),
+    Form("imagen_efficient_fused", "imagen.ckpt", imagen_training, unsaid=(*EFFICIENT, "skip_connection_scaling"), said={"stride": 2}),
+    Form("imagen_efficient_stacked", "imagen.pt", state, unsaid=EFFICIENT, said={"skip_connection_scaling": False, "stride": 2}),
+    Form("imagen_efficient_cross", "imagen.pt", state, unsaid=(*EFFICIENT, "skip_connection_scaling", "num_attn_heads", "stride")),
 ]
 
 # --- what is checked ---------------------------------------------------------------------------------------------------
@@ -165,7 +180,8 @@ def weights_of(golden, form):
     assert tables.keys() == kept.keys(), (tables.keys(), kept.keys())
     for name, table in tables.items():
         require_same(reference.digest(f"constant.{name}", table), kept[name], 1e-6, name)
-    return tables | weights  # torch lists a table first
+    copies = {name: weights[original] for name, original in case["copies"].items()}
+    return tables | copies | weights  # torch lists a table first
 
 
 def require_same(found, expected, tolerance, what):
@@ -177,7 +193,8 @@ def require_same(found, expected, tolerance, what):
 
 def import_words(form, golden, path, out, **more):
     case = golden["case"]
-    sets = {"model.plugin": case["model"]} | {f"model.{name}": case["options"][name] for name in form.unsaid} | more
+    options = {name: case["options"][name] for name in form.unsaid} | form.said
+    sets = {"model.plugin": case["model"]} | {f"model.{name}": json.dumps(value) for name, value in options.items()} | more
     return ["checkpoint", "import", path, "--format", case["format"], "--out", out,
             *(word for key, value in sets.items() for word in ("--set", f"{key}={value}"))]
 
@@ -246,7 +263,7 @@ def others_are_refused(form, golden, weights):
         done = run(*import_words(form, golden, path, "never"))
         assert done.returncode in (2, 7) and not (FOLDER / "never").exists(), f"{form.case}, {what}: {done.stdout}"
         for said in names:
-            assert f"{said}'" in done.stderr, f"{form.case}, {what}: {said} is not in\n{done.stderr}"
+            assert f"{said.removeprefix('model.model.unet.')}'" in done.stderr, f"{form.case}, {what}: {said} is not in\n{done.stderr}"
 
 
 chosen = [form for form in FORMS if not sys.argv[1:] or form.case in sys.argv[1:]]

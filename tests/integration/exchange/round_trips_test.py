@@ -5,7 +5,7 @@ as JSON, and from_pretrained loads it. A file with one tensor renamed, missing, 
 Claim (weights): Random weights that diffusers saved predict the same here (1e-5), and come out with every tensor's SHA-256 and
 the same `config.json`; a file with one tensor renamed, missing, extra or transposed is refused by its name.
 
-A family is one row of FAMILIES, each at two sizes.
+A family is one row of FAMILIES, each at two sizes or three.
 """
 
 import dataclasses
@@ -21,8 +21,8 @@ import typing
 
 import torch
 from diffusers import (AutoencoderKL, DiTTransformer2DModel, FluxPipeline, FluxTransformer2DModel, LatteTransformer3DModel,
-                       PixArtTransformer2DModel, SD3Transformer2DModel, WanTransformer3DModel)
-from diffusers.loaders.single_file_utils import convert_ldm_vae_checkpoint
+                       PixArtTransformer2DModel, SD3Transformer2DModel, UNet2DConditionModel, WanTransformer3DModel)
+from diffusers.loaders.single_file_utils import convert_ldm_unet_checkpoint, convert_ldm_vae_checkpoint
 from safetensors.torch import load_file, save_file
 
 SOURCE = pathlib.Path(os.environ["DITTO_SOURCE_DIR"])
@@ -95,6 +95,26 @@ def flux(model, batch):
     return FluxPipeline._unpack_latents(made, 8 * rows, 8 * columns, 8)
 
 
+def unet_inputs(c):
+    batch = dict(x=torch.randn(3, c.in_channels, c.sample_size, c.sample_size), t=TIMES, **texts(3))
+    if c.addition_embed_type:
+        batch["text_pooled"] = torch.randn(3, c.projection_class_embeddings_input_dim - 6 * c.addition_time_embed_dim)
+    return batch | (dict(label=torch.tensor([0, 6, 3])) if c.num_class_embeds else {})
+
+
+def unet(model, batch):
+    """Texts are padded with zeros to CLIP's 77 tokens, and a picture is all of itself, of 8 pixels each."""
+    side = 8.0 * batch["x"].shape[-1]
+    added = dict(text_embeds=batch["text_pooled"], time_ids=torch.tensor([[side, side, 0, 0, side, side]] * 3)) \
+        if "text_pooled" in batch else None
+    return model(batch["x"], batch["t"], torch.nn.functional.pad(batch["text"], (0, 0, 0, 77 - batch["text"].shape[1])),
+                 class_labels=batch.get("label"), added_cond_kwargs=added).sample
+
+
+DOWN, DOWN_TEXT, UP, UP_TEXT = "DownBlock2D", "CrossAttnDownBlock2D", "UpBlock2D", "CrossAttnUpBlock2D"
+UNET = dict(cross_attention_dim=TEXT, norm_num_groups=8, sample_size=8, layers_per_block=1)
+UNET_XL = UNET | dict(block_out_channels=(16, 24, 32), down_block_types=(DOWN, DOWN_TEXT, DOWN_TEXT), up_block_types=(UP_TEXT, UP_TEXT, UP),
+                      use_linear_projection=True, attention_head_dim=(2, 3, 4), transformer_layers_per_block=(1, 1, 2))
 FAMILIES = [
     Family("DiT", "dit", DiTTransformer2DModel,
            [DIT | dict(num_attention_heads=2, num_layers=2, sample_size=8),
@@ -136,6 +156,12 @@ FAMILIES = [
             WAN | dict(num_attention_heads=4, attention_head_dim=24, ffn_dim=200, num_layers=3, patch_size=(2, 4, 4))],
            lambda c: dict(x=torch.randn(3, 4, 4, 8, 16), t=TIMES, **texts(3)),
            lambda model, batch: model(batch["x"], batch["t"], batch["text"]).sample, options={"model.text_tokens": 6}),
+    Family("UNet", "unet_sd", UNet2DConditionModel,
+           [UNET | dict(block_out_channels=(16, 32), down_block_types=(DOWN_TEXT, DOWN), up_block_types=(UP, UP_TEXT), attention_head_dim=4),
+            UNET_XL | dict(addition_embed_type="text_time", addition_time_embed_dim=6, projection_class_embeddings_input_dim=46),
+            UNET_XL | dict(in_channels=7, layers_per_block=(1, 2, 1), only_cross_attention=(False, True, False), num_class_embeds=7,
+                           upcast_attention=True, sample_size=16)],
+           unet_inputs, unet),
     Family("AutoencoderKL", "autoencoder_kl", AutoencoderKL,
            [vae(8, 16, norm_num_groups=4, layers_per_block=1, sample_size=16),
             vae(16, 32, 64, norm_num_groups=8, layers_per_block=2, latent_channels=8, sample_size=32, use_quant_conv=False,
@@ -263,6 +289,44 @@ def autoencoders_of_other_names(folder):
         assert hashes(FOLDER / f"{name}-back") == hashes(folder), name
 
 
+def unets_of_other_names(folder):
+    """Of latent-diffusion, which says no heads: by diffusers' own conversion, and in again, alone and among others."""
+    family, config = next(one for one in FAMILIES if one.model is UNet2DConditionModel), json.loads((folder / "config.json").read_text())
+    model, tensors = random_model(family, family.sizes[0]), tensors_in(folder)
+    ditto("checkpoint", "export", "UNet0-imported", "--format", "ldm", "--out", "unet-ldm.safetensors")
+    there, alone = load_file(FOLDER / "unet-ldm.safetensors"), FOLDER / "unet-alone"
+    found = convert_ldm_unet_checkpoint(dict(there), config)
+    assert found.keys() == tensors.keys() and all(torch.equal(found[name], tensors[name]) for name in tensors)
+    alone.mkdir()
+    before = "model.diffusion_model."
+    files = {"plain": {name.removeprefix(before): tensor for name, tensor in there.items()},
+             "whole": there | {"first_stage_model.quant_conv.weight": torch.zeros(2), "cond_stage_model.weight": torch.ones(2)}}
+    assert all(name.startswith(before) for name in there)
+    batch = family.inputs(model.config)
+    with torch.no_grad():
+        expected = family.forward(model, batch)
+    for name, tensors in files.items():
+        save_file(tensors, alone / f"{name}.safetensors")
+        words = ["checkpoint", "import", f"unet-alone/{name}.safetensors", "--format", "ldm", "--out", f"unet-{name}", "--set",
+                 "model.plugin=unet_sd", "--set", "model.norm_num_groups=8"]
+        done = run(*words)
+        assert done.returncode == 2 and "attention_head_dim is not said" in done.stderr, done.stderr
+        ditto(*words, "--set", "model.attention_head_dim=[4]")
+        ditto("checkpoint", "export", f"unet-{name}", "--format", "diffusers", "--out", f"unet-{name}-back")
+        assert hashes(FOLDER / f"unet-{name}-back") == hashes(folder), name
+        with torch.no_grad():  # by the configuration that was written
+            again = family.forward(UNet2DConditionModel.from_pretrained(FOLDER / f"unet-{name}-back").eval(), batch)
+        assert torch.equal(again, expected)
+    for key, value in (("time_cond_proj_dim", 8), ("act_fn", "gelu"), ("mid_block_type", "UNetMidBlock2D"), ("encoder_hid_dim", 12),
+                       ("block_channels", [8]), ("attention_head_dim", 3), ("norm_num_groups", 5)):
+        other = shutil.copytree(folder, FOLDER / "other", dirs_exist_ok=True)
+        (other / "config.json").write_text(json.dumps(config | {key: value}))
+        done = run(*import_words(family, other, "never"))
+        named = "block_out_channels" if key == "norm_num_groups" else key
+        assert done.returncode in (2, 7) and named in done.stderr and "config.json" in done.stderr, f"{key}: {done.stderr}"
+        shutil.rmtree(other)
+
+
 here = [one for one in FAMILIES if (SOURCE / "plugins/models" / one.plugin).is_dir()]
 if sys.argv[1:]:  # of these names
     here = [one for one in here if one.name in sys.argv[1:]]
@@ -271,4 +335,6 @@ for one in here:
     other_files_are_refused(one, small)
     if one.model is AutoencoderKL:
         autoencoders_of_other_names(small)
-print(f"{len(here)} families, each at two sizes; damaged files refused")
+    if one.model is UNet2DConditionModel:
+        unets_of_other_names(small)
+print(f"{len(here)} families, each at several sizes; damaged files refused")

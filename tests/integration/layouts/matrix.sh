@@ -1,12 +1,13 @@
 # A quick part of the matrix of layouts, and the mistakes that it must see.
 #
-# Claim (layouts): Every parallel layout, alone and composed, on four models, and 28 of them on nine more (where a model
-# refuses one, by its words): losses, norms, gradients, weights, EMA, optimizer states and validation are one rank's to 1e-12
-# in fp64, and along the data and pipeline axes and with recomputation its bits in fp32. Also: all of it in `matrix_slow.sh`,
+# Claim (layouts): Every parallel layout, alone and composed, on four models, 28 of them on nine more, and 14 that cut no
+# tokens on three UNets, with dropout too (where a model refuses one, by its words): losses, norms, gradients, weights, EMA,
+# optimizer states and validation are one rank's to 1e-12 in fp64, and along the data and pipeline axes and with
+# recomputation its bits in fp32. Also: all of it in `matrix_slow.sh`,
 # `parallelism_matrix.md`
 #
-# Claim (layouts): That comparison sees 13 planted mistakes (a gradient summed twice, heads swapped, noise by rank, …), in
-# fp64, fp32 and bf16.
+# Claim (layouts): That comparison sees 16 planted mistakes (a gradient summed twice, heads swapped, noise by rank, a norm over
+# a rank's channels, a skip added twice, …), in fp64, fp32 and bf16.
 #
 # Claim (networks): Tokens that `[tread]` leads around blocks are the same on every layout: losses, norms, gradients and
 # weights to 1e-12 in fp64, one hash under `run.numerics = "one"`; in packs, buckets and pipelines too; against blocks run by

@@ -2,7 +2,8 @@
 # closed forms; layouts without a fault are the same to --diff.
 # Writes docs/generated/parallelism_matrix.md.
 #
-# Claim (layouts): What each strategy sends is its closed form, call by call and byte by byte, on 72 layouts. Also:
+# Claim (layouts): What each strategy sends is its closed form, call by call and byte by byte, on 93 layouts
+# (of UNets: the maps and live skips that a pipeline sends, and a sum of each block's map along tensor). Also:
 # `layout_derivations.md`
 #
 # Claim (layouts): Layouts drawn at random (axes, options, optimizers, uneven batches, resumes on another layout) train as

@@ -14,7 +14,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import support as t  # noqa: E402
 
-IN_FP32 = ["attention", "conv", "experts", "linear", "linear_gelu_tanh"]
+IN_FP32 = ["attention", "conv", "conv_transposed", "experts", "linear", "linear_gelu_tanh"]
 
 
 def cache(name):

@@ -12,7 +12,9 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import support as t  # noqa: E402
 import one_number  # noqa: E402
+import one_number_models as models  # noqa: E402
 from one_number_slow import context, layout, shard  # noqa: E402
+from unets import UNETS  # noqa: E402
 
 here = t.ditto
 LAYOUTS = {
@@ -45,8 +47,8 @@ def by_clang():
     return program("clang", "the head of this file has its build")
 
 
-def check(folder, name, layouts, **sections):
-    path = one_number.recipe(f"{name}.toml", **sections)
+def check(folder, name, layouts, path=None, **sections):
+    path = path or one_number.recipe(f"{name}.toml", **sections)
     one_number.train(path, f"{name}-here")
     expected = one_number.hash_of(f"{name}-here")
     print(f"{name}, here: {expected}", flush=True)
@@ -70,6 +72,23 @@ def test_arm():
 
 def test_arm_at_width_192():
     check(on_arm(), "digits", {"one rank": LAYOUTS["one rank"]}, model=WIDE)
+
+
+def check_unets(folder):
+    """Two steps."""
+    layouts = LAYOUTS | {"plain kernels": (layout(1), models.pinned("exact_plain") | dict(run__micro_batch=2))}
+    for name, options in UNETS.items():
+        path = models.recipe(name, run=dict(batch=4, micro_batch=1), model=dict(plugin=name) | options,
+                             data=t.synthetic(text_tokens=6, text_width=24))
+        check(folder, name, {title: layouts[title] for title in ("one rank", "plain kernels", "tensor 2")}, path)
+
+
+def test_arm_of_maps():
+    check_unets(on_arm())
+
+
+def test_clang_of_maps():
+    check_unets(by_clang())
 
 
 def test_clang():

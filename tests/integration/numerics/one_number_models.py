@@ -11,12 +11,13 @@ from one_number import has, hash_of, train  # noqa: E402
 STEPS = 2
 OPS = ("linear", "linear_gelu_tanh", "silu", "gelu", "rms_norm", "layer_norm", "norm_modulate", "gated_residual", "attention",
        "embedding_rows", "add_row", "sample_mean", "adamw", "softmax", "row_total", "expert_balance", "token_rows",
-       "combine_rows", "experts", "add_expert_rows", "exp", "log", "tanh")
+       "combine_rows", "experts", "add_expert_rows", "exp", "log", "tanh", "sin", "cos")
 FSDP = dict(parallel__shard=2, parallel__shard_plugin="fsdp")
+OPS_OF_MAPS = ("conv", "conv_transposed", "group_norm", "resample", "add_channels")
 
 
 def pinned(variant):
-    return {f"kernels__{op}": variant for op in OPS}
+    return {f"kernels__{op}": variant for op in OPS + OPS_OF_MAPS}
 
 
 LAYOUTS = {

@@ -184,7 +184,7 @@ def test_large_models_take_seconds():
     t.check(6e9 < said["parameters"] < 1.2e10, f"{said['parameters']} parameters")
 
 
-AUTOENCODER, T5_XXL, CLIP_L, CLIP_L_PROJECTED, CLIP_G = 83819683, 4762310656, 123060480, 123650304, 694659840
+AUTOENCODER, AUTOENCODER_SD, T5_XXL, CLIP_L, CLIP_L_PROJECTED, CLIP_G = 83819683, 83653863, 4762310656, 123060480, 123650304, 694659840
 
 
 def test_adapters_of_published_models_and_their_encoders():
@@ -203,9 +203,18 @@ def test_adapters_of_published_models_and_their_encoders():
 
 def test_pixart_and_its_encoders():
     said, seconds, memory = dry(t.source / "configs/pixart_xl2.toml", "--ranks", "8")
-    t.equal(said["frozen_parameters"], {"encoder.image": 83653863, "encoder.text": T5_XXL}, "frozen parameters")
+    t.equal(said["frozen_parameters"], {"encoder.image": AUTOENCODER_SD, "encoder.text": T5_XXL}, "frozen parameters")
     t.equal(said["parameters"], published("pixart_xl2"), "learned parameters")
     t.check(seconds < 10 and memory < 2e9, f"it took {seconds:.1f} s and {memory} bytes")
+
+
+def test_stable_diffusion_and_its_encoders():
+    for name, encoders, tokens in (("sd1", {"image": AUTOENCODER_SD, "text": CLIP_L}, 64 * 64),
+                                   ("sdxl", {"image": AUTOENCODER_SD, "clip": CLIP_L, "giant": CLIP_G}, 128 * 128)):
+        said, seconds, memory = dry(t.source / f"configs/{name}.toml", "--ranks", "1")
+        t.equal(said["frozen_parameters"], {f"encoder.{one}": count for one, count in encoders.items()}, f"frozen parameters of {name}")
+        t.equal((said["parameters"], said["tokens_per_sample"]), (published(f"unet_{name}"), tokens), f"{name}: learned parameters, places")
+        t.check(seconds < 10 and memory < 2e9, f"{name} took {seconds:.1f} s and {memory} bytes")
 
 
 def published(case):

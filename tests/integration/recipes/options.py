@@ -136,7 +136,6 @@ FALSELY_FINE = {
     "strides": (dict(scheduler=DDIM, sampler=dict(plugin="ddim", steps=300), validate=GRID), "no integer stride takes 300 of 1000"),
     "times": (dict(scheduler=dict(plugin="iddpm"), sampler=dict(plugin="ddim", steps=2000), validate=GRID),
               "cannot choose 2000 of 1000 times"),
-    "convolution": (dict(run=dict(numerics="one"), model=dict(plugin="uvit", depth=2, width=32, heads=4, patch=2)), "a convolution"),
     "positions": (dict(model=dict(plugin="mmdit", depth=2, width=32, heads=4, patch=2, position_side=2),
                        data=t.synthetic(samples=16, text_tokens=3, text_width=8, text_pooled=6)), "has 2 x 2 places"),
 }

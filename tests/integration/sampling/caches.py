@@ -9,6 +9,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import support as t  # noqa: E402
+from unets import UNETS  # noqa: E402
 
 SAMPLES, TOKENS = 16, 6
 _trained = {}
@@ -140,6 +141,12 @@ def test_what_does_not_go_with_a_cache_is_refused_by_name():
     path = t.write_recipe("uvit.toml", t.recipe(run=dict(steps=1, batch=4), model=dict(plugin="uvit", depth=2, width=32, heads=2, patch=4)))
     t.train(path, "uvit")
     refused(['model "uvit"', "hand one another more", "skip.0"], [t.work / "uvit"], "--cache", "first_block")
+    path = t.write_recipe("unet.toml", t.recipe(run=dict(steps=1, batch=4), model=dict(plugin="unet_sd") | UNETS["unet_sd"],
+                                                data=t.synthetic(classes=0, text_tokens=TOKENS, text_width=8)))
+    t.train(path, "unet")
+    t.write_tensors(t.work / "texts8.safetensors", {"text": ("F32", [4, TOKENS, 8], [0.5] * (4 * TOKENS * 8))})
+    refused(["watches tokens", 'model "unet_sd" hand one another maps', "sample without a cache"], [t.work / "unet"],
+            "--condition", t.work / "texts8.safetensors", "--cache", "first_block", "--overwrite")
     tree = t.recipe(objective=dict(plugin="repa", block=0, network="features", hidden=24), cache=dict(plugin="first_block"))
     tree["network.features"] = dict(weights=str(t.work / "dit"))
     t.refused(2, ['objective "repa" reads', "--cache first_block"], "train", t.write_recipe("repa.toml", tree), timeout=60)

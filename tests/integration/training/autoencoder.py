@@ -145,7 +145,7 @@ def test_what_cannot_be_is_refused_in_one_sentence():
     refused(["moments", "autoencoder_kl"], t.write_recipe("dit.toml", t.recipe(objective=dict(plugin="autoencoder"), scheduler=None, sampler=None)))
     refused(["[scheduler]"], t.write_recipe("noisy.toml", t.recipe(model=dict(plugin="autoencoder_kl") | SIZE, objective=dict(plugin="autoencoder"))))
     refused(["latent", "is 4", "it is 2"], latents("other", weights=str(trained()), latent=4))
-    refused(["run.numerics", "convolution"], path, run__numerics="one")
+    refused(["run.numerics", "divergence"], path, run__numerics="one")
 
 
 if __name__ == "__main__":

@@ -32,6 +32,14 @@ const std::string kOnline =
 
 }  // namespace
 
+TEST_CASE("Imagen's UNets are given no null_text, an option that they do not have") {
+  for (const std::string model : {"imagen_unet", "imagen_efficient_unet"}) {
+    const auto text = resolved(kRest + "[conditioning]\n" + kCached, {"model.plugin=" + model});
+    CHECK(contains(text, "plugin = \"" + model + "\""));
+    CHECK(!contains(text, "null_text"));
+  }
+}
+
 TEST_CASE("embeddings that are there are read by their key, and get their places") {
   const std::string said =
       "[data]\nplugin = \"webdataset\"\ntext = \"pickle\"\ntext_key = \"embeddings_t5_xxl\"\ntext_width = 1024\n"

@@ -56,7 +56,7 @@ ditto::OptionEffects all_effects(std::set<std::string>& keys) {
       "\"runs/small\"\nformat = \"diffusers\"\n"
       "[encoder.image]\nplugin = \"identity\"\nweights = \"runs/small\"\nwhich = \"ema\"\nformat = "
       "\"diffusers\"\n[adapter]\nrank = 8\n[tread]\nratio = 0.5\n[run]\ntransport = \"nccl\"\nread_results = "
-      "\"late\"\n[parallel]\nstrategies = "
+      "\"late\"\nmemory_format = \"channels_last\"\n[parallel]\nstrategies = "
       "[\"mine\"]\n[loader]\nencoded = \"encoded\"\nencode_ahead = 1\n",
       "test");
   for (const auto& [key, value] : ditto::flat(recipe.resolved())) keys.insert(key);

@@ -1,6 +1,7 @@
 // Weights in other projects' files, in and out; the files were written by PyTorch and safetensors in Python
 // (tests/golden/checkpoint/make.py).
 #include "core/exchange/foreign.h"
+#include "core/exchange/foreign_folder.h"
 
 #include <doctest/doctest.h>
 
@@ -366,6 +367,42 @@ TEST_CASE("a denoiser beside its encoders in one file comes in alone, and the ot
   const auto found = checkpoint::look_at_weights(folder / "all.safetensors", "other");
   CHECK(found.others == std::map<std::string, int64_t>{{"first_stage_model", 2}});
   CHECK(found.shapes.has("attn.q.weight"));
+  const auto autoencoder = checkpoint::look_at_weights(folder / "all.safetensors", "other", {}, {"AutoencoderKL"});
+  CHECK(autoencoder.shapes.tensors.size() == 2);
+  CHECK(autoencoder.shapes.has("b"));
+  CHECK(autoencoder.others == std::map<std::string, int64_t>{{"model", int64_t(foreign_tensors().size())}});
+}
+
+TEST_CASE("a pipeline whose schedule is another than the recipe's is refused") {
+  const TemporaryFolder folder;
+  const auto require = [&](const ditto::ForeignConfig& ours) {
+    return [&] { checkpoint::require_schedule(folder.path(), ours); };
+  };
+  const ditto::ForeignConfig ours{
+      {"prediction_type", "epsilon"}, {"beta_start", 0.00085}, {"steps_offset", int64_t{1}}};
+  require(ours)();  // it says nothing
+  std::filesystem::create_directory(folder / "scheduler");
+  const auto says = [&](const std::string& text) { write_text(folder / "scheduler/scheduler_config.json", text); };
+  says(R"({"prediction_type": "epsilon", "beta_start": 0.00085, "steps_offset": 0, "trained_betas": null})");
+  require(ours)();
+  require({})();
+  says(R"({"prediction_type": "v_prediction", "beta_start": 0.00085})");
+  const auto error = error_of(ErrorKind::config, require(ours));
+  CHECK(contains(error, "scheduler_config.json"));
+  CHECK(contains(error, R"(prediction_type = "v_prediction", and [scheduler] makes it "epsilon")"));
+  says(R"({"beta_start": 0.0001})");
+  CHECK(contains(error_of(ErrorKind::config, require(ours)), "beta_start"));
+  // What is not said is not done.
+  says(R"({"beta_start": 0.00085})");
+  auto zero = ours;
+  zero["rescale_betas_zero_snr"] = true;
+  CHECK(contains(error_of(ErrorKind::config, require(zero)), "rescale_betas_zero_snr = false"));
+  says(R"({"rescale_betas_zero_snr": true})");
+  require(zero)();
+  require({})();
+  CHECK(contains(error_of(ErrorKind::config, require(ours)), "rescale_betas_zero_snr = true"));
+  says(R"({"rescale_betas_zero_snr": false})");
+  require(ours)();
 }
 
 TEST_CASE("an index may name files of PyTorch's") {

@@ -104,6 +104,25 @@ TEST_CASE("a video model's operations are those of its closed form") {
   CHECK(video.operations(2) == 2 * 2 * (blocks + ends + 3 * 4 * D * D * L));
 }
 
+TEST_CASE("a UNet's blocks cost what their convolutions do, and a text as short as it takes is tried") {
+  Counted unet(
+      "plugin = \"unet_sd\"\nblock_out_channels = [32, 64]\nlayers_per_block = [1]\nattention_head_dim = [4]\n"
+      "down_block_types = [\"CrossAttnDownBlock2D\", \"DownBlock2D\"]\n"
+      "up_block_types = [\"UpBlock2D\", \"CrossAttnUpBlock2D\"]\nnorm_num_groups = 8\ntext_tokens = 16\n",
+      {4, 8, 8}, true);
+  const auto residual = [](double in, double out, double places) {
+    const double past = in == out ? 0 : places * in * out;
+    return 2 * (9 * places * (in + out) * out + past + 4 * 32 * out);
+  };
+  const auto costs = FlopCounter(unet.components, *unet.running).of_blocks();
+  REQUIRE(costs.size() == 8);  // two down, two in the middle, two times two up
+  CHECK(costs[0] > residual(32, 32, 64) + 2 * 9 * 16 * 32 * 32);
+  CHECK(costs[1] == residual(32, 64, 16));
+  CHECK(costs[3] == residual(64, 64, 16));
+  CHECK(costs[4] == residual(128, 64, 16));
+  CHECK(costs[5] == residual(96, 64, 16) + 2 * 9 * 64 * 64 * 64);
+}
+
 TEST_CASE("a model that asks for numbers is not counted, and is named") {
   Counted faulty("plugin = \"faulty_model\"\nfault = \"asks for numbers\"\n", {3, 4, 4}, false);
   try {

@@ -37,6 +37,8 @@ struct ForeignFormat {
   ForeignConfig config = {};
   // What older files of theirs call a tensor, by today's name. Read where today's is not there; never written.
   std::map<std::string, std::string> former = {};
+  // Before every name in a file that is written ("model.diffusion_model."); files are read with it and without.
+  std::string prefix = {};
 };
 
 // A file of weights, before anything is made of it.

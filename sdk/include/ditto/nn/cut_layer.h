@@ -52,6 +52,9 @@ class DITTO_API CutLayer : public Module {
   // Of ranks whose terms are summed, one adds what is to be added once.
   bool adds_bias = true;
 
+  // Set by strategies that cut along tensor: of every part of what they cut.
+  ShareHere share;
+
   // Under run.numerics = "one" sums that a cut goes through are made of leaves. How many such leaves there are, of
   // which every rank gets as many; 0: a cut goes through no sum; none: it cannot compute by nodes, and is not cut.
   virtual std::optional<int64_t> leaves_to_cut() const { return std::nullopt; }
@@ -84,6 +87,7 @@ class DITTO_API CutLayer : public Module {
   struct Words {
     std::string layer, inputs, outputs;  // for messages: "linear layer", "inputs", "outputs"
     int64_t channels = -1;
+    int64_t dim_of_inputs = 1;  // 0: the weight is [in, out, …]
   };
   void declare(const Split& split, const Words& words);
   torch::Tensor enter(const torch::Tensor& x) const { return before ? before(x) : x; }

@@ -75,6 +75,11 @@ struct DITTO_API LayerCut {
   bool are_heads = false;     // the units are attention heads, and the outputs feed attention
 };
 
+// Of equal shares of a layer's units, that which is here.
+struct ShareHere {
+  int64_t index = 0, count = 1;
+};
+
 // How the sums of a layer that may be cut are put together under run.numerics = "one": lists {U, w0, w1, …} of the op
 // "linear". The dim consists of parts of these widths, each of U equal runs; leaf u is run u of every part.
 struct DITTO_API SumLeaves {

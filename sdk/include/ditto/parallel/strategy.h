@@ -62,7 +62,7 @@ struct Program {
 class DITTO_API ParallelStrategy {
  public:
   static constexpr const char* kKind = "parallel";
-  static constexpr std::uint32_t kAbi = 11;
+  static constexpr std::uint32_t kAbi = 12;
   struct Needs {
     const Mesh* mesh;                     // outlives the strategy
     bool deterministic = true;            // sum in the order of micro-batches

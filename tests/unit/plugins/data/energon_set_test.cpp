@@ -216,7 +216,13 @@ TEST_CASE("YAML becomes the tree that JSON has; what is none, or grows too large
   const auto yaml = [](const std::string& text) { return ditto::formats::parse_yaml(text, "x.yaml", ErrorKind::data); };
   CHECK(yaml("a: [1, 2.5, true, ~, \"3\", x y]\nb: {c: {}}\n") ==
         nlohmann::json::parse(R"({"a": [1, 2.5, true, null, "3", "x y"], "b": {"c": {}}})"));
+  CHECK(yaml("[True, FALSE, Null, \"True\"]") == nlohmann::json::parse(R"([true, false, null, "True"])"));
   CHECK(yaml("").is_null());
+  std::map<std::string, int> lines;
+  const auto numbered =
+      ditto::formats::parse_yaml("a: 1\n\nb:\n  c: {d: [1,\n   2]}\n", "x.yaml", ErrorKind::data, lines);
+  CHECK(numbered == yaml("{a: 1, b: {c: {d: [1, 2]}}}"));
+  CHECK(lines == std::map<std::string, int>{{"a", 1}, {"b", 3}, {"b.c", 4}, {"b.c.d", 4}});
   const auto refusal = [&](const std::string& text) { return why_refused([&] { yaml(text); }, ErrorKind::data); };
   CHECK(says(refusal("a: 1\na: 2\n"), "x.yaml: the key 'a' is there twice"));
   CHECK(says(refusal("a: [1\n"), "this is not YAML: line "));

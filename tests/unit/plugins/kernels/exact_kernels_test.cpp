@@ -8,6 +8,8 @@
 
 #include <ATen/Parallel.h>
 
+#include <ditto/context.h>
+
 #include "tests/unit/exact_rows.h"
 
 namespace ditto::exact {
@@ -38,8 +40,84 @@ struct Case {
 
 Tensor per_token(const Tensor& x) { return x.unsqueeze(1); }
 
+Tensor per_channel(const Tensor& rows, int64_t dims) {
+  auto sizes = rows.sizes().vec();
+  sizes.resize(static_cast<size_t>(dims), 1);
+  return rows.view(sizes);
+}
+
+// Ops over maps.
+void add_maps(std::vector<Case>& list, int64_t S) {
+  using List = std::vector<int64_t>;
+  const auto add_conv = [&](List x, List weight, List stride, List padding, bool transposed,
+                            std::map<std::string, Attribute> more = {}) {
+    x.insert(x.begin(), S);
+    more["stride"] = stride, more["token_leaf"] = int64_t{8};
+    more[transposed ? "padding" : "before"] = padding;
+    if (!transposed) more["after"] = padding;
+    const List none(stride.size(), 0), ones(stride.size(), 1);
+    list.push_back({transposed ? "conv_transposed" : "conv",
+                    {{numbers(x, 1), numbers(weight, 2) * 0.2, numbers({weight[transposed ? 1 : 0]}, 3)}, more},
+                    [=](const Tensors& t) {
+                      return torch::convolution(t[0], t[1], t[2], stride, padding, ones, transposed, none, 1);
+                    },
+                    {1, 2}});
+  };
+  for (const bool transposed : {false, true}) {
+    const auto weight = [&](int64_t out, int64_t in, List kernel) {
+      kernel.insert(kernel.begin(), {transposed ? in : out, transposed ? out : in});
+      return kernel;
+    };
+    add_conv({5, 9, 7}, weight(19, 5, {3, 3}), {1, 1}, {1, 1}, transposed);
+    add_conv({12, 6, 8}, weight(10, 12, {4, 4}), {2, 2}, {1, 1}, transposed,
+             {{"in_leaves", List{3, 12}}, {"out_leaves", List{5, 10}}});
+    add_conv({16, 5, 4}, weight(53, 16, {1, 1}), {1, 1}, {0, 0}, transposed);
+    add_conv({7, 37}, weight(5, 7, {3}), {2}, {1}, transposed);
+    add_conv({3, 3, 4, 5}, weight(6, 3, {1, 3, 2}), {1, 1, 2}, {0, 1, 1}, transposed);
+  }
+  const auto add_norm = [&](List x, int64_t groups, bool modulated, bool silu) {
+    x.insert(x.begin(), S);
+    const int64_t C = x[1];
+    const auto rows = [&](int64_t which) { return modulated ? numbers({S, C}, which) * 0.5 : Tensor(); };
+    list.push_back({"group_norm",
+                    {{numbers(x, 1), numbers({C}, 2), numbers({C}, 3), rows(4), rows(5)},
+                     {{"groups", groups}, {"eps", 1e-5}, {"silu", silu}, {"token_leaf", int64_t{8}}}},
+                    [=](const Tensors& t) {
+                      auto y = torch::group_norm(t[0], groups, t[1], t[2], 1e-5);
+                      if (modulated) y = y * (1 + per_channel(t[4], y.dim())) + per_channel(t[3], y.dim());
+                      return silu ? torch::silu(y) : y;
+                    },
+                    {1, 2}});
+  };
+  add_norm({6, 4, 5}, 3, false, false);
+  add_norm({12, 9, 7}, 4, true, true);
+  add_norm({10, 37}, 5, false, true);
+  add_norm({16}, 4, true, false);
+  for (const List& x : {List{6, 4, 5}, List{5, 37}, List{17}}) {
+    List sizes = x;
+    sizes.insert(sizes.begin(), S);
+    list.push_back({"add_channels",
+                    {{numbers(sizes, 1), numbers({S, x[0]}, 2)}, {{"token_leaf", int64_t{8}}}},
+                    [](const Tensors& t) { return t[0] + per_channel(t[1], t[0].dim()); }});
+  }
+  const auto add_resample = [&](List x, Resample kind, List sides, std::function<Tensor(const Tensor&)> meaning) {
+    x.insert(x.begin(), S);
+    list.push_back({"resample",
+                    {{numbers(x, 1)}, {{"kind", static_cast<int64_t>(kind)}, {"sides", sides}}},
+                    [meaning](const Tensors& t) { return meaning(t[0]); }});
+  };
+  add_resample({3, 5, 6}, Resample::nearest, {2, 3},
+               [](const Tensor& x) { return x.repeat_interleave(2, 2).repeat_interleave(3, 3); });
+  add_resample({3, 6, 15}, Resample::mean, {2, 3}, [](const Tensor& x) { return torch::avg_pool2d(x, {2, 3}); });
+  add_resample({4, 21}, Resample::mean, {3}, [](const Tensor& x) { return torch::avg_pool1d(x, {3}); });
+  for (const List& sides : {List{9, 4}, List{3, 14}})
+    add_resample({3, 5, 7}, Resample::bicubic, sides,
+                 [sides](const Tensor& x) { return torch::upsample_bicubic2d(x, sides, false); });
+}
+
 std::vector<Case> cases(int64_t S) {
   std::vector<Case> list;
+  add_maps(list, S);
   const auto add_linear = [&](std::vector<int64_t> shape, int64_t K, int64_t N, std::map<std::string, Attribute> more,
                               bool gelu) {
     shape.insert(shape.begin(), S), shape.push_back(K);

@@ -107,11 +107,146 @@ TEST_CASE("a norm has the same bits by one thread and by three, in one piece of 
   }
 }
 
+OpInputs convolution_of(at::ScalarType dtype, bool transposed, std::vector<int64_t> after = {1, 1}) {
+  const auto own = [&](std::vector<int64_t> shape, int64_t which) {
+    return drawn(std::move(shape), which).to(dtype).requires_grad_();
+  };
+  std::map<std::string, Attribute> attributes{{"stride", std::vector<int64_t>{2, 2}}};
+  attributes[transposed ? "padding" : "before"] = std::vector<int64_t>{1, 1};
+  if (!transposed) attributes["after"] = std::move(after);
+  return {{own({2, 8, 9, 7}, 1),
+           own(transposed ? std::vector<int64_t>{8, 6, 4, 4} : std::vector<int64_t>{6, 8, 3, 3}, 2), own({6}, 3)},
+          std::move(attributes)};
+}
+
+struct Answered {
+  Tensor y;
+  Tensors grads;
+};
+Answered answered(const OpTable& table, const std::string& op, const OpInputs& in) {
+  Tensors leaves;
+  for (const auto& x : in.tensors)
+    if (x.defined() && x.requires_grad()) leaves.push_back(x);
+  const Tensor y = table.run(op, in).at(0);
+  const Tensor grad = drawn(y.sizes().vec(), 9).to(y.scalar_type());
+  return {y.detach(), torch::autograd::grad({y}, leaves, {grad})};
+}
+
+void check_same_bits(const Answered& a, const Answered& b) {
+  CHECK(torch::equal(a.y, b.y));
+  REQUIRE(a.grads.size() == b.grads.size());
+  for (size_t i = 0; i < a.grads.size(); ++i) CHECK(torch::equal(a.grads[i], b.grads[i]));
+}
+
+TEST_CASE("convolutions that are learned from are LibTorch's own calls, bit for bit, whichever row makes them") {
+  for (const auto dtype : {torch::kFloat, torch::kBFloat16})
+    for (const std::string op : {"conv", "conv_transposed"})
+      for (const auto& after : std::vector<std::vector<int64_t>>{{1, 1}, {0, 2}}) {
+        CAPTURE(op);
+        const auto in = convolution_of(dtype, op == "conv_transposed", after);
+        const OpTable own(cpu_rows(), {{op, GivenOption{"libtorch", "the test"}}}),
+            reference(cpu_rows(), {{op, GivenOption{"reference", "the test"}}});
+        check_same_bits(answered(own, op, in), answered(reference, op, in));
+      }
+  CHECK(variant_of("conv", convolution_of(torch::kFloat, false)) == "libtorch");
+  CHECK(variant_of("conv_transposed", convolution_of(torch::kFloat, true)) == "libtorch");
+  CHECK(variant_of("conv", convolution_of(torch::kDouble, false)) == "reference");
+  const torch::NoGradGuard no_grad;
+  CHECK(variant_of("conv", convolution_of(torch::kFloat, false)) == "reference");
+}
+
+// What a norm, or a row of repeated places, gives a convolution: whether it is there while its backward is awaited, and
+// the gradients.
+struct Between {
+  bool kept;
+  Tensors grads;
+};
+Between through(const OpTable& table, const std::string& op, const OpInputs& in, const OpInputs& conv) {
+  Tensors leaves{conv.tensors[1], conv.tensors[2]};
+  for (const auto& x : in.tensors)
+    if (x.defined()) leaves.push_back(x);
+  Tensor y = table.run(op, in).at(0);
+  const c10::weak_intrusive_ptr<c10::StorageImpl> numbers(
+      c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(y.storage().unsafeGetStorageImpl()));
+  auto then = conv;
+  then.tensors[0] = std::move(y);
+  const Tensor z = table.run("conv", then).at(0);
+  then = {};
+  const bool kept = !numbers.expired();
+  return {kept, torch::autograd::grad({z}, leaves, {drawn(z.sizes().vec(), 9).to(z.scalar_type())})};
+}
+
+TEST_CASE("a normed map, or one of repeated places, that a convolution takes is made again in backward, by its bits") {
+  for (const auto dtype : {torch::kFloat, torch::kBFloat16})
+    for (const Lies lies : {Lies::first, Lies::last}) {
+      const auto norm = norm_of({2, 8, 9, 7}, lies, Then::modulated, dtype);
+      OpInputs twice{{norm.tensors[0].detach().requires_grad_()},
+                     {{"kind", int64_t{0}}, {"sides", std::vector<int64_t>{2, 2}}}};
+      const auto conv = convolution_of(dtype, false);
+      const OpTable rows(cpu_rows(), {{"conv", GivenOption{"libtorch", "the test"}}}),
+          keeping(cpu_rows(), {{"conv", GivenOption{"reference", "the test"}}});
+      for (const auto& [op, in] :
+           std::vector<std::pair<std::string, OpInputs>>{{"group_norm", norm}, {"resample", twice}}) {
+        CAPTURE(op);
+        const auto again = through(rows, op, in, conv), kept = through(keeping, op, in, conv);
+        CHECK(!again.kept);
+        CHECK(kept.kept);
+        REQUIRE(again.grads.size() == kept.grads.size());
+        for (size_t i = 0; i < kept.grads.size(); ++i) CHECK(torch::equal(again.grads[i], kept.grads[i]));
+      }
+    }
+}
+
+OpInputs repeats_of(Lies lies, std::vector<int64_t> times, at::ScalarType dtype, std::vector<int64_t> shape) {
+  Tensor x = drawn(std::move(shape), 1).to(dtype);
+  if (lies == Lies::last) x = x.movedim(1, -1).contiguous().movedim(-1, 1);
+  return {{x.requires_grad_()}, {{"kind", int64_t{0}}, {"sides", std::move(times)}}};
+}
+
+TEST_CASE("repeated places have the reference's bits in fp32, one rounding in bf16, and lie as their map does") {
+  const OpTable own(cpu_rows(), {{"resample", GivenOption{"cpu_simd", "the test"}}}), reference{};
+  for (const Lies lies : {Lies::first, Lies::last})
+    for (const auto& times : std::vector<std::vector<int64_t>>{{2, 2}, {1, 2}, {3, 1}, {2, 5}, {1, 1}}) {
+      const auto in = repeats_of(lies, times, torch::kFloat, {2, 19, 5, 37});
+      const auto found = answered(own, "resample", in), meant = answered(reference, "resample", in);
+      check_same_bits(found, meant);
+      CHECK(found.grads[0].strides() == in.tensors[0].strides());
+      CHECK((found.y.stride(1) == 1) == (lies == Lies::last));
+      const auto half = repeats_of(lies, times, torch::kBFloat16, {2, 19, 5, 37});
+      auto wide = half;
+      wide.tensors[0] = half.tensors[0].detach().to(torch::kFloat).requires_grad_();
+      const Tensor y = own.run("resample", half).at(0), y2 = reference.run("resample", wide).at(0);
+      CHECK(torch::equal(y.detach(), y2.detach().to(torch::kBFloat16)));
+      const Tensor grad = drawn(y.sizes().vec(), 5).to(torch::kBFloat16);
+      CHECK(torch::equal(
+          torch::autograd::grad({y}, {half.tensors[0]}, {grad})[0],
+          torch::autograd::grad({y2}, {wide.tensors[0]}, {grad.to(torch::kFloat)})[0].to(torch::kBFloat16)));
+    }
+  CHECK(variant_of("resample", repeats_of(Lies::first, {2, 2}, torch::kFloat, {1, 2, 3, 4})) == "cpu_simd");
+  auto mean = repeats_of(Lies::first, {2, 2}, torch::kFloat, {1, 2, 4, 4});
+  mean.attributes["kind"] = int64_t{1};
+  CHECK(variant_of("resample", mean) == "reference");
+}
+
+TEST_CASE("repeated places have the same bits by one thread and by three, and so have their gradients") {
+  const int threads = at::get_num_threads();
+  const OpTable own(cpu_rows(), {{"resample", GivenOption{"cpu_simd", "the test"}}});
+  for (const Lies lies : {Lies::first, Lies::last}) {
+    const auto in = repeats_of(lies, {2, 2}, torch::kFloat, {3, 24, 40, 36});
+    at::set_num_threads(1);
+    const auto one = answered(own, "resample", in);
+    at::set_num_threads(3);
+    const auto three = answered(own, "resample", in);
+    at::set_num_threads(threads);
+    check_same_bits(one, three);
+  }
+}
+
 TEST_CASE("a convolution of bf16 in fp32 is that of fp32, rounded once, and leaves weights' gradients unrounded") {
   KernelRow row;
   for (auto& one : cpu_rows())
-    if (one.op == "conv") row = one;
-  REQUIRE(row.variant == "in_fp32_libtorch");
+    if (one.op == "conv" && one.variant == "in_fp32_libtorch") row = one;
+  REQUIRE(row.forward);
   const auto bf16 = [](const Tensor& x) { return x.to(torch::kBFloat16).requires_grad_(); };
   const OpInputs in{{bf16(drawn({2, 8, 9, 7}, 1)), bf16(drawn({6, 8, 3, 3}, 2)), bf16(drawn({6}, 3))},
                     {{"stride", std::vector<int64_t>{1, 1}},

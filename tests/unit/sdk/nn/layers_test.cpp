@@ -9,56 +9,17 @@
 #include <ditto/nn/maps.h>
 #include <ditto/nn/transformer.h>
 
-#include "tests/unit/small_model.h"
+#include "tests/unit/sdk/nn/layer_check.h"
 
 namespace ditto {
 namespace {
 
+using layer_check::check;
+using layer_check::fill;
+using layer_check::input;
+using layer_check::Values;
+using layer_check::values_of;
 using torch::Tensor;
-using Values = std::map<std::string, Tensor>;
-
-// Of every parameter, by name, with gradients of its own.
-Values values_of(torch::nn::Module& layer) {
-  Values values;
-  for (const auto& item : layer.named_parameters()) values[item.key()] = item.value().detach().clone().requires_grad_();
-  return values;
-}
-
-// No parameter is zero.
-void fill(torch::nn::Module& layer) {
-  torch::NoGradGuard no_grad;
-  layer.to(torch::kDouble);
-  int64_t seed = 100;
-  for (auto& item : layer.named_parameters())
-    item.value().copy_(testing::numbers(item.value().sizes(), ++seed, torch::kDouble).tanh());
-}
-
-// The layer's output, input gradient and parameters' gradients against those of `expected`.
-template <class T>
-void check(T& layer, const Tensor& in, const std::function<Tensor(const Tensor& x, Values& p)>& expected) {
-  fill(layer);
-  const auto ctx = testing::small_context(torch::kDouble);
-  const bool learns = in.is_floating_point();
-  auto p = values_of(layer);
-  const Tensor x = in.clone().requires_grad_(learns), x2 = in.clone().requires_grad_(learns);
-  const Tensor y = layer.forward(x, *ctx), y2 = expected(x2, p);
-  REQUIRE((y.sizes() == y2.sizes()));
-  const auto close = [](const Tensor& a, const Tensor& b) {
-    return (a - b).abs().max().template item<double>() <= 1e-12 * b.abs().max().template item<double>();
-  };
-  CHECK(close(y, y2));
-  const auto weights = testing::numbers(y.sizes(), 7, torch::kDouble).tanh();
-  (y * weights).sum().backward();
-  (y2 * weights).sum().backward();
-  if (learns) CHECK(close(x.grad(), x2.grad()));
-  for (const auto& item : layer.named_parameters()) {
-    CAPTURE(item.key());
-    CHECK(p.at(item.key()).grad().abs().max().template item<double>() > 0);
-    CHECK(close(item.value().grad(), p.at(item.key()).grad()));
-  }
-}
-
-Tensor input(at::IntArrayRef shape) { return testing::numbers(shape, 3, torch::kDouble).tanh(); }
 
 TEST_CASE("what is made of a parameter's numbers is kept until they change or learn, without autograd alone") {
   const Parameter parameter(testing::numbers({4, 6}, 1).requires_grad_(), Init::zeros());
@@ -171,27 +132,6 @@ TEST_CASE("a norm's shift and scale are both there, a row of the map's channels 
     CHECK_THROWS_WITH_AS(norm.forward(x, *ctx, then), doctest::Contains("group norm: is given a shift of"), Error);
 }
 
-TEST_CASE("an up-sampled map has each place several times, and its gradient is their sum") {
-  const auto weights = testing::numbers({2, 3, 8, 10}, 11, torch::kDouble);
-  for (const auto& times : std::vector<std::vector<int64_t>>{{2}, {2, 2}, {4, 1}}) {
-    CAPTURE(times.size());
-    const int64_t rows = times[0], columns = times.back();
-    const auto map = input({2, 3, 8 / rows, 10 / columns}).requires_grad_(),
-               same = map.detach().clone().requires_grad_();
-    const auto y = upsampled(map, times), y2 = same.repeat_interleave(rows, 2).repeat_interleave(columns, 3);
-    CHECK(torch::equal(y, y2));
-    (y * weights).sum().backward();
-    (y2 * weights).sum().backward();
-    CHECK(torch::allclose(map.grad(), same.grad(), 1e-14, 1e-14));
-  }
-  CHECK((upsampled(input({1, 2, 3})).sizes() == at::IntArrayRef({1, 2, 6})));
-  CHECK((upsampled(input({1, 2, 3, 4, 5}), {1, 2, 2}).sizes() == at::IntArrayRef({1, 2, 3, 8, 10})));
-  CHECK_THROWS_WITH_AS(upsampled(input({1, 2, 3, 4}), {2, 2, 2}),
-                       doctest::Contains("up-sampling of 2 sides: has a factor of 2 2 2"), Error);
-  CHECK_THROWS_WITH_AS(upsampled(input({1, 2, 3}), {0}), doctest::Contains("up-sampling of 1 side"), Error);
-  CHECK_THROWS_WITH_AS(upsampled(input({2, 3})), doctest::Contains("give it maps"), Error);
-}
-
 TEST_CASE("layers over maps compute by the table's ops") {
   const auto ctx = testing::small_context(torch::kDouble);
   Conv2d conv({3, 4});
@@ -263,7 +203,14 @@ TEST_CASE("on shapes alone maps have the shapes that they have with numbers, and
   CHECK((norm.forward(y, ctx).sizes() == y.sizes()));
   const auto rows = torch::empty({2, 6}, torch::TensorOptions().device(torch::kMeta));
   CHECK((norm.forward(y, ctx, {.shift = rows, .scale = rows, .silu = true}).sizes() == y.sizes()));
-  CHECK((upsampled(y).sizes() == at::IntArrayRef({2, 6, 10, 8})));
+  CHECK((upsampled(y, ctx).sizes() == at::IntArrayRef({2, 6, 10, 8})));
+  CHECK((downsampled(y, ctx, {5, 2}).sizes() == at::IntArrayRef({2, 6, 1, 2})));
+  CHECK((bicubic(y, ctx, {7, 3}).sizes() == at::IntArrayRef({2, 6, 7, 3})));
+  CHECK((add_channels(y, rows, ctx).sizes() == y.sizes()));
+  flops.clear();
+  ConvTransposed2d twice({4, 6, {4}, {2}, {1}});
+  CHECK((twice.forward(x, ctx).sizes() == at::IntArrayRef({2, 6, 18, 14})));
+  CHECK(flops.at("conv") == 2.0 * 2 * 4 * 9 * 7 * (6 * 4 * 4));
   flops.clear();
   Conv2d half({.in = 4, .out = 6, .stride = {2}, .padding = {0}, .padding_after = {1}});
   CHECK((half.forward(x, ctx).sizes() == at::IntArrayRef({2, 6, 4, 3})));

@@ -53,7 +53,7 @@ class MapBlock : public Layer {
   }
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& cond_BD, Context& ctx) {
     auto h = conv1_->forward(torch::silu(norm1_->forward(x, ctx)), ctx);
-    h = h + time_(torch::silu(cond_BD), ctx).unsqueeze(-1).unsqueeze(-1);
+    h = add_channels(h, time_(torch::silu(cond_BD), ctx), ctx);
     h = conv2_->forward(torch::silu(norm2_->forward(h, ctx)), ctx);
     return (skip_ ? skip_->forward(x, ctx) : x) + h;
   }
@@ -64,7 +64,8 @@ class MapBlock : public Layer {
   Linear time_;
 };
 
-// Two cut maps side by side, normalised and mapped back; videos of one frame; gathered outputs; the mixer.
+// Two cut maps side by side, normalised and mapped back; videos of one frame; a map of twice the sides and back;
+// gathered outputs; the mixer.
 class MapMiddle : public Layer {
  public:
   explicit MapMiddle(const MapOptions& o) {
@@ -75,6 +76,8 @@ class MapMiddle : public Layer {
     both_ = make<Conv2d>("both", ConvShape{c + half, c}, Split::rows().in_parts({c, half}));
     video_in_ = make<Conv3d>("video_in", ConvShape{c, 2 * c, {1, 3, 3}}, Split::columns({c, c}));
     video_out_ = make<Conv3d>("video_out", ConvShape{c, c, {1}}, Split::rows());
+    twice_ = make<ConvTransposed2d>("twice", ConvShape{c, 2 * c, {4}, {2}, {1}}, Split::columns({c, c}));
+    back_ = make<ConvTransposed2d>("back", ConvShape{2 * c, c}, Split::rows().in_parts({c, c}));
     gathered_ = make<Conv2d>("gathered", ConvShape{c, 2 * c, {1}}, Split::columns({c, c}).gathered());
     mixer_ = make<Mixer>("mixer", c, 2 * c);
   }
@@ -83,6 +86,7 @@ class MapMiddle : public Layer {
     auto y = x + both_->forward(torch::silu(norm_->forward(torch::tanh(sides), ctx)), ctx);
     const auto parts = video_in_->forward(y.unsqueeze(2), ctx).chunk(2, 1);
     y = y + video_out_->forward(torch::silu(parts[0]) * parts[1], ctx).squeeze(2);
+    y = y + downsampled(back_->forward(torch::tanh(twice_->forward(y, ctx)), ctx), ctx);
     const auto whole = gathered_->forward(y, ctx).chunk(2, 1);
     y = y + torch::tanh(whole[0]) * whole[1].flip({1});
     return y + mixer_->forward(y, ctx);
@@ -91,6 +95,7 @@ class MapMiddle : public Layer {
  private:
   std::shared_ptr<Conv2d> left_, right_, both_, gathered_;
   std::shared_ptr<Conv3d> video_in_, video_out_;
+  std::shared_ptr<ConvTransposed2d> twice_, back_;
   std::shared_ptr<GroupNorm> norm_;
   std::shared_ptr<Mixer> mixer_;
 };
@@ -132,9 +137,9 @@ class MapModel : public Model {
     } else if (i < 2) {
       map = outer_[static_cast<size_t>(i)]->forward(map, s.condition.cond_BD, ctx);
       s.extra[skip(i)] = {map};
-      map = torch::avg_pool2d(map, 2);
+      map = downsampled(map, ctx);
     } else {
-      map = map.repeat_interleave(2, 2).repeat_interleave(2, 3);
+      map = upsampled(map, ctx);
       map = torch::cat({map, s.extra.at(skip(4 - i)).tensor}, 1);
       s.extra.erase(skip(4 - i));
       map = outer_[static_cast<size_t>(i - 1)]->forward(map, s.condition.cond_BD, ctx);

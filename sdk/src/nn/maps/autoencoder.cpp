@@ -163,7 +163,7 @@ AutoencoderBlock::AutoencoderBlock(const AutoencoderSize& size, int64_t pictures
     const int64_t at = size.blocks() - 1 - index;  // the stage of its sides, on the way down
     stage("up", size.layers + 1, channels(std::min(at + 1, stages - 1)), channels(at));
     if (at > 0) {
-      steps_.emplace_back([](const Tensor& x, Context&) { return upsampled(x); });
+      steps_.emplace_back([](const Tensor& x, Context& ctx) { return upsampled(x, ctx); });
       step<Conv2d>("twice", ConvShape{channels(at), channels(at)});
     } else {
       leave(size, channels(0), pictures);
