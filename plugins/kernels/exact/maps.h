@@ -60,22 +60,6 @@ inline Channel channel_of(const GroupNorm& p, Index at, Index c) {
           p.silu};
 }
 
-inline float squares_around(const float* x, Index width, float mean) {
-  const V means = set(mean);
-  return along(width, [&](Lanes& sum, Index i, Index left) {
-    alignas(64) float rest[16] = {};
-    Lanes a;
-    if (left < 16) {
-      for (Index l = 0; l < left; ++l) rest[l] = x[i + l] - mean;
-      a = load16(rest, 16);
-    } else {
-      a = load16(x + i, 16);
-      for (auto& v : a.v) v = v - means;
-    }
-    for (int j = 0; j < 16 / W; ++j) sum.v[j] = fma(a.v[j], a.v[j], sum.v[j]);
-  });
-}
-
 void group_norm(const GroupNorm& p, Index begin, Index end) {
   const Index P = p.places;
   const float count = static_cast<float>(p.channels * P);

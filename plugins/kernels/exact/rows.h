@@ -83,6 +83,22 @@ inline float along(Index width, F add) {
   return tree16(sum);
 }
 
+inline float squares_around(const float* x, Index width, float mean) {
+  const V means = set(mean);
+  return along(width, [&](Lanes& sum, Index i, Index left) {
+    alignas(64) float rest[16] = {};
+    Lanes a;
+    if (left < 16) {
+      for (Index l = 0; l < left; ++l) rest[l] = x[i + l] - mean;
+      a = load16(rest, 16);
+    } else {
+      a = load16(x + i, 16);
+      for (auto& v : a.v) v = v - means;
+    }
+    for (int j = 0; j < 16 / W; ++j) sum.v[j] = fma(a.v[j], a.v[j], sum.v[j]);
+  });
+}
+
 void norm(const Norm& p, Index begin, Index end) {
   const Index D = p.width;
   const float count = static_cast<float>(D);
@@ -98,18 +114,7 @@ void norm(const Norm& p, Index begin, Index end) {
                    }) /
              count;
     const V means = set(mean);
-    const float squares = along(D, [&](Lanes& sum, Index i, Index left) {
-      alignas(64) float rest[16] = {};
-      Lanes a;
-      if (left < 16) {
-        for (Index l = 0; l < left; ++l) rest[l] = x[i + l] - mean;
-        a = load16(rest, 16);
-      } else {
-        a = load16(x + i, 16);
-        for (auto& v : a.v) v = v - means;
-      }
-      for (int j = 0; j < 16 / W; ++j) sum.v[j] = fma(a.v[j], a.v[j], sum.v[j]);
-    });
+    const float squares = squares_around(x, D, mean);
     const float rstd = 1.0f / __builtin_sqrtf(squares / count + p.eps);
     if (p.mean) p.mean[r] = mean;
     p.rstd[r] = rstd;

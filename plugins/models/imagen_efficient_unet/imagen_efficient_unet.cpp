@@ -168,18 +168,6 @@ struct EfficientUNet final : ditto::ImagenUNet {
   std::shared_ptr<ditto::Conv2d> down, out;
 };
 
-// What no tensor tells, and every shape fits: another value is another function.
-void require_said(const ditto::OptionReader& reader, const ditto::ForeignShapes& file,
-                  const std::vector<const char*>& names) {
-  const auto& declared = reader.declared();
-  for (const char* name : names)
-    if (std::none_of(declared.begin(), declared.end(), [&](const ditto::OptionInfo& info) {
-          return info.given && (info.name == name || info.name == "preset");
-        }))
-      reader.reject(name, "is not said, and " + file.file + " does not say it",
-                    std::string("add it to the recipe, or --set model.") + name + "=…, as it was trained with");
-}
-
 EfficientUNet::Needs EfficientUNet::foreign_needs(ditto::OptionReader& reader, const ditto::ForeignShapes& file) {
   ditto::require_format(file.format, {"nemo"});
   const auto unet = ditto::nemo_unet(file);
@@ -205,11 +193,11 @@ EfficientUNet::Needs EfficientUNet::foreign_needs(ditto::OptionReader& reader, c
                    {"embed_dim", "channel_mult", "num_resblocks", "atnn_enabled_at", "attention_type", "low_res_cond",
                     "noise_cond_aug", "feature_pooling_type", "scale_shift_norm", "use_null_token",
                     "learned_sinu_pos_emb_dim", "init_conv_kernel_size"});
-  require_said(reader, file, {"token_length", "skip_connection_scaling"});
-  if (o.levels() > 1) require_said(reader, file, {"stride"});
+  ditto::require_said(reader, file, {"token_length", "skip_connection_scaling"});
+  if (o.levels() > 1) ditto::require_said(reader, file, {"stride"});
   const bool attends = std::count(o.atnn_enabled_at.begin(), o.atnn_enabled_at.end(), 1) > 0;
-  if (attends) require_said(reader, file, {"per_head_channels"});
-  if (attends && o.per_head_channels < 0) require_said(reader, file, {"num_attn_heads"});
+  if (attends) ditto::require_said(reader, file, {"per_head_channels"});
+  if (attends && o.per_head_channels < 0) ditto::require_said(reader, file, {"num_attn_heads"});
   return ditto::nemo_unet_needs(unet, o, channels);
 }
 

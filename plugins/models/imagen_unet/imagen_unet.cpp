@@ -216,18 +216,6 @@ struct ImagenUNet final : ditto::ImagenUNet {
   std::shared_ptr<ditto::Conv2d> out;
 };
 
-// What no tensor tells, and every shape fits: another value is another function.
-void require_said(const ditto::OptionReader& reader, const ditto::ForeignShapes& file,
-                  const std::vector<const char*>& names) {
-  const auto& declared = reader.declared();
-  for (const char* name : names)
-    if (std::none_of(declared.begin(), declared.end(), [&](const ditto::OptionInfo& info) {
-          return info.given && (info.name == name || info.name == "preset");
-        }))
-      reader.reject(name, "is not said, and " + file.file + " does not say it",
-                    std::string("add it to the recipe, or --set model.") + name + "=…, as it was trained with");
-}
-
 // Levels are read off the way up, whose last block of each doubles the sides by weights.
 ImagenUNet::Needs ImagenUNet::foreign_needs(ditto::OptionReader& reader, const ditto::ForeignShapes& file) {
   ditto::require_format(file.format, {"nemo"});
@@ -276,8 +264,8 @@ ImagenUNet::Needs ImagenUNet::foreign_needs(ditto::OptionReader& reader, const d
     said.emplace_back("resample_with_conv");
   }
   ditto::read_over(o, reader, file, said);
-  require_said(reader, file, {"token_length", "per_head_channels", "attention_resolutions"});
-  if (o.per_head_channels < 0) require_said(reader, file, {"num_attn_heads"});
+  ditto::require_said(reader, file, {"token_length", "per_head_channels", "attention_resolutions"});
+  if (o.per_head_channels < 0) ditto::require_said(reader, file, {"num_attn_heads"});
   return ditto::nemo_unet_needs(unet, o, channels);
 }
 

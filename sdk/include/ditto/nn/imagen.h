@@ -143,5 +143,9 @@ DITTO_API void require_nemo_unet(const ForeignShapes& unet, const std::string& t
 DITTO_API ModelNeeds nemo_unet_needs(const ForeignShapes& unet, const ImagenOptions& options, int64_t channels);
 // What such a file says of the options that both have.
 DITTO_API void read_nemo_unet(const ForeignShapes& unet, ImagenOptions& options);
+// Of what no tensor tells and every shape fits, so that another value is another function: throws Error(config) where
+// the recipe says neither the option nor a preset. names: of options.
+DITTO_API void require_said(const OptionReader& reader, const ForeignShapes& file,
+                            const std::vector<const char*>& names);
 
 }  // namespace ditto

@@ -354,6 +354,16 @@ void read_nemo_unet(const ForeignShapes& unet, ImagenOptions& o) {
                                                     : "self";
 }
 
+void require_said(const OptionReader& reader, const ForeignShapes& file, const std::vector<const char*>& names) {
+  const auto& declared = reader.declared();
+  for (const char* name : names)
+    if (std::none_of(declared.begin(), declared.end(), [&](const OptionInfo& info) {
+          return info.given && (info.name == name || info.name == "preset");
+        }))
+      reader.reject(name, "is not said, and " + file.file + " does not say it",
+                    std::string("add it to the recipe, or --set model.") + name + "=…, as it was trained with");
+}
+
 ModelNeeds nemo_unet_needs(const ForeignShapes& unet, const ImagenOptions& options, int64_t channels) {
   const std::vector<int64_t> picture{channels, kOwnSide, kOwnSide};
   auto made = foreign_needs_of(picture, channels);
