@@ -112,7 +112,8 @@ void require_name(const std::string& name, const std::string& where, const std::
     throw Error(ErrorKind::config, where,
                 fmt::format("the stage of {} would be called \"{}\", {}", file, shown(name), why), "rename its recipe");
   };
-  if (name == kSection) refuse("as the cascade's own file is");
+  for (const char* taken : {kSection, "run", "checkpoints", "samples"})
+    if (name == taken) refuse("which means another thing in a folder");
   if (!name.empty() && name.find_first_not_of("0123456789") == std::string::npos)
     refuse("which --stage takes for a place");
   if (name.empty() || name.front() == '.' || name.find('=') != std::string::npos) refuse("which is no folder's name");

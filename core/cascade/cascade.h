@@ -7,10 +7,6 @@
 
 namespace ditto {
 
-// In a cascade's folder, the file that names its stages; beside it lies each stage's recipe, STAGE.toml, and its run's
-// folder, STAGE.
-inline constexpr const char* kCascadeFile = "cascade.toml";
-
 struct CascadeStage {
   std::string name;               // its recipe file's, without ".toml"
   std::string recipe;             // the file
@@ -18,7 +14,8 @@ struct CascadeStage {
   std::vector<std::string> sets;  // of its recipe: what was set for the stage, and its run's folder
 };
 
-// [cascade] of a file:
+// [cascade] of a file, or of the kCascadeFile that lies in the folder of a cascade that is trained, beside each stage's
+// recipe, STAGE.toml, and its run's folder, STAGE:
 //   stages = ["base.toml", "sr32.toml"]   recipes, beside the file, in the order in which pictures grow
 //   passes = "low"                        the tensor that a stage takes of the one before it: its picture
 //   name, output                          default: the file's name without ".toml", and runs/NAME
