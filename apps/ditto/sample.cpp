@@ -9,6 +9,7 @@
 
 #include "apps/ditto/commands.h"
 #include "apps/ditto/interrupt.h"
+#include "apps/ditto/sample_cascade.h"
 #include "apps/ditto/sample_outputs.h"
 #include "apps/ditto/sample_requests.h"
 #include "core/assembly/one_number_guard.h"
@@ -28,10 +29,17 @@ std::vector<std::string> sets_of(const SampleArguments& a) {
   std::vector<std::string> sets;
   if (!a.sampler.empty()) sets.push_back("sampler.plugin=" + a.sampler);
   if (!a.cache.empty()) sets.push_back("cache.plugin=" + a.cache);
-  if (a.steps) sets.push_back(fmt::format("sampler.steps={}", *a.steps));
+  if (!a.steps.empty()) sets.push_back(fmt::format("sampler.steps={}", a.steps.front()));
   if (!a.adapter.empty()) sets.push_back("adapter.weights=" + formats::render_toml_value({a.adapter, {}}));
   sets.insert(sets.end(), a.sets.begin(), a.sets.end());
   return sets;
+}
+
+template <class Number>
+void require_one(const std::vector<Number>& numbers, const std::string& option) {
+  if (numbers.size() > 1)
+    throw Error(ErrorKind::config, option, fmt::format("has {} values, and a run takes one", numbers.size()),
+                "give one; several are of a cascade's stages");
 }
 
 // Of a recipe without guidance: classifier-free.
@@ -44,8 +52,11 @@ void set_guidance(Recipe& recipe, const std::string& option, const OptionValue& 
 }  // namespace
 
 SavedModel open_for_sampling(const SampleArguments& a) {
+  require_one(a.steps, "--steps");
+  require_one(a.guidance, "--guidance");
   auto saved = open_saved(a.from, sets_of(a), a.network);
-  if (a.guidance) set_guidance(saved.recipe, "scale", *a.guidance, fmt::format("--guidance {}", *a.guidance));
+  if (!a.guidance.empty())
+    set_guidance(saved.recipe, "scale", a.guidance.front(), fmt::format("--guidance {}", a.guidance.front()));
   if (!a.guidance_channels.empty())
     set_guidance(saved.recipe, "channels", a.guidance_channels, "--guidance-channels " + a.guidance_channels);
   return saved;
@@ -87,7 +98,7 @@ void check_guidance(const SampleArguments& a, const SavedModel& saved, const Ass
   for (const auto& set : a.sets)
     if (set.starts_with("guidance.")) asked = "--set " + set;
   if (!a.guidance_channels.empty()) asked = "--guidance-channels " + a.guidance_channels;
-  if (a.guidance) asked = fmt::format("--guidance {}", *a.guidance);
+  if (!a.guidance.empty()) asked = fmt::format("--guidance {}", a.guidance.front());
   const auto tell = [&](const std::string& line) {
     if (assembly.mesh.rank() == 0) report::tell("warning: " + line);
   };
@@ -189,6 +200,7 @@ void sample(Rank& rank, const SampleArguments& a, const CommandLine& line) {
   if (!a.noise.empty()) options.noise = read_noise(a, asked.requests);
   SampleOutputs outputs(a, asked, saved, *assembly.networks, options.noise);
   options.steps = saved.recipe.sampler_steps;
+  options.series = a.series;
   options.clip = clip_of(saved.recipe);
   options.decisions = &outputs.decisions;
   options.cache = assembly.cache.get();
@@ -204,18 +216,28 @@ void sample(Rank& rank, const SampleArguments& a, const CommandLine& line) {
   }
   outputs.finish();
   if (leads) outputs.report(std::cout);
+  if (const auto& kept = asked.requests.kept; kept && leads)
+    report::tell(fmt::format("texts: {} encoded, {} found encoded", kept->encoded, kept->found));
 }
 
-int sample(const SampleArguments& a, const CommandLine& line) {
+int sample_run(const SampleArguments& a, const CommandLine& line) {
   const auto info = a.local_ranks > 0 ? RankInfo{} : rank_info();
   if (info.rank == 0 && info.launcher != "local ranks")
     say_when_interrupted("SIGINT: ends at once; the same command goes on with what is not written yet\n");
-  if (a.local_ranks > 0) return start_ranks(line, a.local_ranks);
+  if (a.local_ranks > 0) return start_ranks(line, a.local_ranks, {}, words_of(a, line));
   Rank rank(info);
   return rank.run([&] {
     sample(rank, a, line);
     return 0;
   });
+}
+
+int sample(const SampleArguments& a, const CommandLine& line) {
+  if (is_cascade(a.from)) return sample_cascade(a, [&](const SampleArguments& one) { return sample_run(one, line); });
+  for (const auto& [option, is_given] : {std::pair("--until", !a.until.empty()), std::pair("--all", a.all)})
+    if (is_given)
+      throw Error(ErrorKind::config, option, "is of a cascade, and " + shown(a.from) + " is none", "leave it out");
+  return sample_run(a, line);
 }
 
 }  // namespace
@@ -230,8 +252,8 @@ void add_request_options(CLI::App& command, SampleArguments& a) {
       "classes by number, as 0,3,7 or 0-9, or by name where data.names has them (names that are numbers are "
       "names; number:3 is a number): the i-th sample is of the i-th, modulo their count; default: all");
   command.add_option("--condition", a.condition,
-                     "safetensors file of what the model takes, by name (text, text_mask, …): a row a sample, or one "
-                     "for all");
+                     "safetensors file of what the model takes, by name (text, text_mask, …), or of what encoders make "
+                     "the rest of it of (low): a row a sample, or one for all");
   command.add_option("--negative", a.negative, "the same, for what guidance leads away from; default: no condition");
   command.add_option("--prompts", a.prompts,
                      "a text, or a file of texts, one a line; or of JSON objects, FILE.jsonl, with prompt, and maybe "
@@ -249,10 +271,16 @@ void add_sampler_options(CLI::App& command, SampleArguments& a) {
   command.add_option("--sampler", a.sampler, "another sampler than the recipe's");
   command.add_option("--cache", a.cache,
                      "skip blocks that would add what they added before: first_block, teacache, or none");
-  command.add_option("--steps", a.steps, "steps from noise to data")->check(CLI::Range(1, 1'000'000));
+  command.add_option("--steps", a.steps, "steps from noise to data; of a cascade one number a stage, as 30,20,20")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::Range(1, 1'000'000));
   command
       .add_option("--guidance", a.guidance,
-                  "guidance.scale; 1: none; where the recipe has no guidance it is classifier-free")
+                  "guidance.scale; 1: none; where the recipe has no guidance it is classifier-free; of a cascade one "
+                  "number a stage")
+      ->delimiter(',')
+      ->allow_extra_args(false)
       ->check(CLI::Range(0.0, 1e6));
   command.add_option("--guidance-channels", a.guidance_channels, "all, or 3 as in DiT's published samples")
       ->check(CLI::IsMember({"all", "3"}));
@@ -268,6 +296,9 @@ void add_sampler_options(CLI::App& command, SampleArguments& a) {
       ->capture_default_str();
   command.add_option("--adapter", a.adapter,
                      "an adapter for the run's model: its run or checkpoint, or a folder of peft's");
+  command
+      .add_option("--series", a.series, "of random numbers: another makes other samples of the same seeds; default: 0")
+      ->check(CLI::Range(0, 1'000'000));
   command.add_option("--network", a.network, "another network that trained in the run, [network.NAME]");
   command.add_option("--set", a.sets, "KEY=VALUE: overrides an option of the run's recipe")->allow_extra_args(false);
 }
@@ -294,6 +325,17 @@ void add_output_options(CLI::App& command, SampleArguments& a) {
   command.add_option("--save-latents", a.save_latents,
                      "write the samples before decoding to this safetensors file, as \"latents\"; all that "
                      "is written where the recipe has no decoder for them");
+  command.add_option_function<std::string>(
+      "--pass",
+      [&a](const std::string& words) {
+        const auto at = words.find('=');
+        if (at == 0 || at == std::string::npos || at + 1 == words.size())
+          throw CLI::ValidationError("--pass",
+                                     "is \"" + shown(words) + "\", and NAME=FILE is expected, as low=low.safetensors");
+        a.pass = {words.substr(0, at), words.substr(at + 1)};
+      },
+      "NAME=FILE: write pictures as numbers in -1 … 1, not rounded, to this safetensors file as NAME: what another "
+      "model takes in --condition");
   command.add_flag("--json", a.json, "print files and settings as one JSON object");
   command.add_option("--progress", a.progress, "auto, bar, plain or none")->capture_default_str();
 }
@@ -303,9 +345,13 @@ void add_output_options(CLI::App& command, SampleArguments& a) {
 void add_sample_command(CLI::App& app, CommandLine& line) {
   auto* command = app.add_subcommand("sample", "Make pictures or videos from a trained model");
   auto a = std::make_shared<SampleArguments>();
-  command->add_option("from", a->from, "a run's folder, or a checkpoint")->required();
+  command->add_option("from", a->from, "a run's folder, or a checkpoint; or a cascade's folder")->required();
   add_request_options(*command, *a);
   add_sampler_options(*command, *a);
+  command->add_option("--until", a->until, "of a cascade: stop behind the stage that makes this size, as 64 or 64x96");
+  command->add_flag("--all", a->all,
+                    "of a cascade: write all stages' pictures, each into a folder of its stage's name");
+  command->add_option("--kept-texts", a->kept_texts, "folder of what was made of the prompts")->group("");
   command->add_flag("--cache-error", a->cache_error,
                     "sample once more without the cache, and say how far its samples are from those");
   command->add_option("--local-ranks", a->local_ranks, "start this many ranks on this machine")

@@ -22,6 +22,7 @@
 #include "core/formats/output_folder.h"
 #include "core/formats/tensor/safetensors.h"
 #include "core/formats/text/json.h"
+#include "core/formats/text/toml_json.h"
 #include "core/network/adapter.h"
 #include "core/sample/file_names.h"
 #include "core/sample/grid.h"
@@ -37,24 +38,6 @@ constexpr double kFramesASecond = 8;
 constexpr size_t kOnSheet = 1024;      // samples; all of a large set would be a picture that nothing opens
 constexpr int64_t kClassColumns = 20;  // a column for each class, up to so many
 constexpr int64_t kTextBytes = 4096;   // of a picture's settings, at most: in it and in the list
-
-nlohmann::json json_of(const formats::Node& node) {
-  if (const auto* table = node.as<formats::Table>()) {
-    auto object = nlohmann::json::object();
-    for (const auto& entry : table->entries()) object[entry.key] = json_of(entry.value);
-    return object;
-  }
-  if (const auto* list = node.as<formats::Array>()) {
-    auto array = nlohmann::json::array();
-    for (const auto& one : *list) array.push_back(json_of(one));
-    return array;
-  }
-  if (const auto* number = node.as<double>())
-    return std::isfinite(*number) ? nlohmann::json(*number) : nlohmann::json(fmt::format("{}", *number));
-  if (const auto* whole = node.as<int64_t>()) return *whole;
-  if (const auto* truth = node.as<bool>()) return *truth;
-  return *node.as<std::string>();
-}
 
 std::string last_part(const std::string& path) { return fs::path(path).filename().string(); }
 
@@ -118,20 +101,22 @@ SampleOutputs::SampleOutputs(const SampleArguments& arguments, const Asked& aske
   if (!a_.out.empty() && no_pictures_.empty())
     folder_.emplace(a_.out, std::move(names), [this](size_t i) { return settings(i); });
   if (!a_.npz.empty()) lay_out_npz();
-  if (!a_.save_latents.empty()) lay_out_latents();
+  if (!a_.save_latents.empty())
+    latents_.emplace(tensor_file(a_.save_latents, "--save-latents", "latents", asked.requests.shape));
+  if (!a_.pass.empty()) passed_.emplace(tensor_file(a_.pass.file, "--pass", a_.pass.name, decoded_));
 }
 
 void SampleOutputs::refuse_arguments() const {
-  if (a_.out.empty() && a_.save_latents.empty() && a_.npz.empty())
+  if (a_.out.empty() && a_.save_latents.empty() && a_.npz.empty() && a_.pass.empty())
     throw Error(ErrorKind::config, "sample", "nothing would be written",
                 "add --out FOLDER, --npz FILE or --save-latents FILE");
-  const bool wants_pictures = !a_.npz.empty() || a_.save_latents.empty();
+  const bool wants_pictures = !a_.npz.empty() || !a_.pass.empty() || a_.save_latents.empty();
   if (wants_pictures && !no_pictures_.empty())
     throw Error(ErrorKind::config, saved_.recipe.model.where,
                 "model \"" + saved_.recipe.model.plugin + "\" " + no_pictures_,
                 "write its samples with --save-latents FILE, and no --npz");
   const std::pair<const char*, const std::string*> outputs[] = {
-      {"--out", &a_.out}, {"--npz", &a_.npz}, {"--save-latents", &a_.save_latents}};
+      {"--out", &a_.out}, {"--npz", &a_.npz}, {"--save-latents", &a_.save_latents}, {"--pass", &a_.pass.file}};
   for (const auto& [option, path] : outputs)
     for (const auto* other = outputs; other->second != path; ++other)
       if (!path->empty() && is_same_place(*path, *other->second))
@@ -153,15 +138,16 @@ nlohmann::json SampleOutputs::common_settings() const {
                         {"checkpoint", last_part(fs::canonical(saved_.path).string())},  // "latest" is a link to it
                         {"step", saved_.step},
                         {"weights", saved_.has_ema ? a_.weights : "weights"},
-                        {"sampler", json_of(*recipe.resolved().find("sampler"))},
-                        {"guidance", json_of(*recipe.resolved().find("guidance"))},
+                        {"sampler", formats::json_of(*recipe.resolved().find("sampler"))},
+                        {"guidance", formats::json_of(*recipe.resolved().find("guidance"))},
                         {"precision", recipe.run.precision},
                         {"batch", a_.batch},
                         {"size", std::vector<int64_t>(asked_.requests.shape.begin() + 1, asked_.requests.shape.end())}};
-  if (recipe.cache) common["cache"] = json_of(*recipe.resolved().find("cache"));
+  if (recipe.cache) common["cache"] = formats::json_of(*recipe.resolved().find("cache"));
   if (video_) common["fps"] = a_.fps.value_or(kFramesASecond);
   if (!a_.network.empty()) common["network"] = a_.network;
   if (!a_.adapter.empty()) common["adapter"] = a_.adapter;
+  if (a_.series > 0) common["series"] = a_.series;
   std::vector<std::string> sets;  // but for layouts, which change nothing
   for (const auto& set : a_.sets)
     if (!set.starts_with("parallel.")) sets.push_back(set);
@@ -212,20 +198,19 @@ void SampleOutputs::lay_out_npz() {
   npz_.emplace(a_.npz, "--npz", count, RowsLayout{layout->begin(0), row_bytes, layout->file_bytes(), around}, request);
 }
 
-void SampleOutputs::lay_out_latents() {
-  auto shape = asked_.requests.shape;
+RowsFile SampleOutputs::tensor_file(const std::string& path, const std::string& option, const std::string& name,
+                                    std::vector<int64_t> shape) const {
   const auto dtype = networks_.main->ctx->compute == torch::kDouble ? torch::kDouble : torch::kFloat;
   const auto row_bytes = static_cast<uint64_t>(product(shape)) * c10::elementSize(dtype);
   const auto count = static_cast<int64_t>(asked_.requests.seeds.size());
   shape.insert(shape.begin(), count);
-  const formats::TensorDeclaration latents{"latents", dtype_of(torch::empty(0, dtype), a_.save_latents), shape};
-  const auto around = [latents, request = request_](uint32_t crc) {
+  const formats::TensorDeclaration tensor{name, dtype_of(torch::empty(0, dtype), path), shape};
+  const auto around = [tensor, request = request_](uint32_t crc) {
     return std::vector<formats::Piece>{
-        {0, formats::safetensors_header({latents}, {{"crc32", fmt::format("{:08x}", crc)}, {"request", request}})}};
+        {0, formats::safetensors_header({tensor}, {{"crc32", fmt::format("{:08x}", crc)}, {"request", request}})}};
   };
   const auto begin = around(0).front().second.size();
-  latents_.emplace(a_.save_latents, "--save-latents", count,
-                   RowsLayout{begin, row_bytes, begin + static_cast<uint64_t>(count) * row_bytes, around}, request_);
+  return {path, option, count, {begin, row_bytes, begin + static_cast<uint64_t>(count) * row_bytes, around}, request_};
 }
 
 std::vector<int64_t> SampleOutputs::prepare(int64_t batch) {
@@ -234,6 +219,7 @@ std::vector<int64_t> SampleOutputs::prepare(int64_t batch) {
   if (mesh.rank() == 0) {
     require_file(a_.save_latents, "--save-latents");
     require_file(a_.npz, "--npz");
+    require_file(a_.pass.file, "--pass");
   }
   Flags all(count, 1);
   const auto find = [&](Flags& there, const std::function<Flags()>& look) {
@@ -241,13 +227,14 @@ std::vector<int64_t> SampleOutputs::prepare(int64_t batch) {
     for (size_t i = 0; i < count; ++i) all[i] = all[i] && there[i];
   };
   if (latents_) find(latents_there_, [&] { return latents_->look(a_.overwrite); });
+  if (passed_) find(passed_there_, [&] { return passed_->look(a_.overwrite); });
   if (npz_) find(npz_there_, [&] { return npz_->look(a_.overwrite); });
   if (folder_)
     find(folder_there_, [&] {
       return folder_->prepare(a_.overwrite, [](const std::string& line) { report::tell("warning: " + line); });
     });
   if (mesh.rank() == 0)
-    for (auto* file : {&latents_, &npz_})
+    for (auto* file : {&latents_, &passed_, &npz_})
       if (*file) (*file)->begin();
   if (mesh.world_size() > 1) mesh.world().barrier();  // no rank writes before
   missing_ = std::count(all.begin(), all.end(), 0);
@@ -281,8 +268,10 @@ std::string SampleOutputs::plan() const {
   if (folder_) add(static_cast<uint64_t>(count * (product(decoded_) + kTextBytes)), "up to ", a_.out);
   if (npz_) add(npz_->bytes(), "", a_.npz);
   if (latents_) add(latents_->bytes(), "", a_.save_latents);
+  if (passed_) add(passed_->bytes(), "", a_.pass.file);
   std::error_code failed;
-  const auto room = fs::space(folder_ ? a_.out : folder_of(npz_ ? a_.npz : a_.save_latents), failed);
+  const auto& file = npz_ ? a_.npz : latents_ ? a_.save_latents : a_.pass.file;
+  const auto room = fs::space(folder_ ? a_.out : folder_of(file), failed);
   if (failed) return text + disk;
   text += disk + fmt::format("; {} are free", report::bytes_text(static_cast<int64_t>(room.available)));
   return text + (room.available < needed && missing_ == count ? ", which may not be enough" : "");
@@ -302,21 +291,25 @@ nlohmann::json SampleOutputs::settings(size_t i) const {
   return one;
 }
 
+// Of samples from `first` on those that are not there.
+void SampleOutputs::write_rows(RowsFile& file, const Flags& there, const torch::Tensor& samples, size_t first) {
+  const auto rows = samples.cpu().contiguous();
+  for (int64_t i = 0; i < rows.size(0); ++i)
+    if (const auto row = static_cast<int64_t>(first) + i; !there[static_cast<size_t>(row)])
+      file.write(row, bytes_of(rows[i]));
+  file.note();
+}
+
 // Where a picture cannot be made, or written, the latents that it would have been made of are there: they took the
 // work.
 void SampleOutputs::take(const MadeBatch& made) {
   const bool writes = made.is_own && writes_;
   const auto count = static_cast<size_t>(made.samples.size(0)), first = static_cast<size_t>(made.first);
-  if (writes && latents_) {
-    const auto latents = made.samples.cpu().contiguous();
-    for (size_t i = 0; i < count; ++i)
-      if (!latents_there_[first + i])
-        latents_->write(static_cast<int64_t>(first + i), bytes_of(latents[static_cast<int64_t>(i)]));
-    latents_->note();
-  }
+  if (writes && latents_) write_rows(*latents_, latents_there_, made.samples, first);
   if (!decodes() || !(writes || networks_.decodes_together())) return;
   const auto decoded = networks_.decode(made.samples).cpu();
   if (!writes) return;
+  if (passed_) write_rows(*passed_, passed_there_, decoded.clamp(-1, 1).to(made.samples.dtype()), first);
   for (size_t i = 0; i < count; ++i) {  // a video's frames as pictures
     const auto one = static_cast<int64_t>(i);
     add(report::to_pictures(video_ ? decoded[one].transpose(0, 1) : decoded.slice(0, one, one + 1)), first + i);
@@ -342,12 +335,13 @@ void SampleOutputs::add(std::vector<formats::Picture> frames, size_t i) {
 void SampleOutputs::finish() {
   const auto& mesh = networks_.main->mesh();
   add_up_errors();
-  for (auto* file : {&latents_, &npz_})
+  for (auto* file : {&latents_, &passed_, &npz_})
     if (*file) (*file)->close();
   if (folder_) folder_->close();
   if (mesh.world_size() > 1) mesh.world().barrier();
   if (mesh.rank() != 0) return;
   if (latents_) latents_->finish();
+  if (passed_) passed_->finish();
   if (folder_) folder_->finish();
   if (npz_) npz_->finish();
   if (folder_) write_sheet();

@@ -38,7 +38,7 @@ class SampleOutputs {
 
   // What caching changed: of a batch with it and without it, to report.
   void compare(const torch::Tensor& cached, const torch::Tensor& uncached);
-  bool decodes() const { return folder_ || npz_; }
+  bool decodes() const { return folder_ || npz_ || passed_; }
 
   std::map<std::string, double> decisions;  // that sampler and cache took by themselves, to report
 
@@ -48,8 +48,11 @@ class SampleOutputs {
   nlohmann::json common_settings() const;
   std::string request_of(const torch::Tensor& noise) const;
   void lay_out_npz();
-  void lay_out_latents();
+  // A row for each sample, of this shape, in the run's precision.
+  RowsFile tensor_file(const std::string& path, const std::string& option, const std::string& name,
+                       std::vector<int64_t> shape) const;
   nlohmann::json settings(size_t i) const;
+  static void write_rows(RowsFile& file, const Flags& there, const torch::Tensor& samples, size_t first);
   void add(std::vector<formats::Picture> frames, size_t i);
   formats::PngText text_of_sheet() const;
   void write_sheet() const;
@@ -65,8 +68,8 @@ class SampleOutputs {
   nlohmann::json common_;
   std::string request_;
   std::optional<SampleFolder> folder_;
-  std::optional<RowsFile> npz_, latents_;
-  Flags folder_there_, npz_there_, latents_there_;
+  std::optional<RowsFile> npz_, latents_, passed_;
+  Flags folder_there_, npz_there_, latents_there_, passed_there_;
   int64_t missing_ = 0;
   double apart_ = 0, size_ = 0, largest_ = 0;  // of samples with a cache from those without
   std::map<std::string, double> errors_;

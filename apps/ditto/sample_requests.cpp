@@ -17,6 +17,7 @@
 #include "core/console/streams.h"
 #include "core/data/names.h"
 #include "core/network/flops.h"
+#include "core/network/handed.h"
 #include "core/ranks/launch.h"
 #include "core/sample/conditions.h"
 #include "core/sample/prompts.h"
@@ -83,8 +84,9 @@ std::vector<int64_t> sized(const std::string& text, std::vector<int64_t> shape) 
 
 // The model runs on shapes alone: what it does not take is refused before weights are used or anything is computed.
 void try_shapes(const std::string& size, const SampleRequests& requests, Assembly& assembly) {
-  auto one = requests.conditions.slice(0, 1);
-  if (!requests.prompts.empty()) EncodedPrompts(*assembly.networks, requests.prompts).add_to(one, 0);
+  auto one = completed(*assembly.networks, requests.conditions.slice(0, 1), 0);
+  if (!requests.prompts.empty())
+    EncodedPrompts(*assembly.networks, requests.prompts, requests.seeds, requests.kept.get()).add_to(one, 0);
   auto shape = requests.shape;
   shape.insert(shape.begin(), 1);
   one[names::kClean] = torch::empty(shape, torch::kMeta);
@@ -186,13 +188,20 @@ Asked read_requests(const SampleArguments& a, Assembly& assembly) {
   const auto takes = networks.conditions();
   Asked asked;
   auto& requests = asked.requests;
+  const auto asking = give_prompts(a, networks, requests);
+  const auto own = shape_of_whole(networks);
+  const auto& size = asking.size.empty() ? a.size : asking.size;
+  if (size.empty() && std::find(own.begin(), own.end(), kOwnSide) != own.end())
+    throw Error(ErrorKind::config, "--size", "is needed: the model was trained with samples of several sizes",
+                "give the size to make, as --size 32x48");
+  requests.shape = size.empty() ? own : sized(size, own);
+  const auto handed = handed_specs(networks, requests.shape);
   std::optional<ConditionFile> given, negative;
   int64_t rows = 1;
   if (!a.condition.empty()) {
-    given.emplace(a.condition, takes);
+    given.emplace(a.condition, handed);
     rows = asked.condition_rows = given->rows();
   }
-  const auto asking = give_prompts(a, networks, requests);
   rows = std::max(rows, static_cast<int64_t>(requests.prompts.size()));
   requests.seeds = asking.seeds.empty() ? seeds_of(a, rows) : asking.seeds;
   const auto count = static_cast<int64_t>(requests.seeds.size());
@@ -200,7 +209,7 @@ Asked read_requests(const SampleArguments& a, Assembly& assembly) {
   require_rows(requests.negative_prompts, "--prompts", count);
   requests.conditions.ids = requests.seeds;
   requests.conditions.weights.assign(requests.seeds.size(), 1);
-  const auto encoded = requests.prompts.empty() ? TensorSpecs() : made_of_prompts(networks);
+  auto encoded = requests.prompts.empty() ? TensorSpecs() : made_of_prompts(networks);
   if (given) {
     give_rows(a.condition, given->tensors(), count, requests.conditions);
     tell_labels(a.condition, given->tensors(), takes);
@@ -208,6 +217,7 @@ Asked read_requests(const SampleArguments& a, Assembly& assembly) {
   }
   give_classes(a, takes, count, asked);
   requests.conditions = networks.with_empty_text(std::move(requests.conditions)).to(torch::kCPU);
+  for (auto& spec : completed_specs(networks, requests.conditions)) encoded.push_back(std::move(spec));
   require_all(assembly.recipe.model.plugin, takes, requests.conditions, encoded);
   if (!a.negative.empty()) {
     negative.emplace(a.negative, takes);
@@ -217,13 +227,9 @@ Asked read_requests(const SampleArguments& a, Assembly& assembly) {
     if (!requests.negative_prompts.empty()) refuse_twice(made_of_prompts(networks), negative->tensors(), a.negative);
   }
   if (!requests.negative_prompts.empty()) require_negative(*assembly.guidance, "--negative-prompt");
-  const auto& own = networks.shape_of_one();
-  const auto& size = asking.size.empty() ? a.size : asking.size;
-  if (size.empty() && std::find(own.begin(), own.end(), kOwnSide) != own.end())
-    throw Error(ErrorKind::config, "--size", "is needed: the model was trained with samples of several sizes",
-                "give the size to make, as --size 32x48");
-  requests.shape = size.empty() ? own : sized(size, own);
-  if (!size.empty() || given) try_shapes(size, requests, assembly);
+  if (!a.kept_texts.empty() && !requests.prompts.empty())
+    requests.kept = std::make_shared<KeptTexts>(a.kept_texts, batch_size(*assembly.sampler, {.batch = a.batch}));
+  if (!size.empty() || given || requests.shape != networks.shape_of_one()) try_shapes(size, requests, assembly);
   return asked;
 }
 

@@ -15,17 +15,28 @@ class App;
 
 namespace ditto {
 
+// A file for pictures as they are, and what the tensor in it is called.
+struct PassedTo {
+  std::string name, file;
+  bool empty() const { return file.empty(); }
+};
+
 struct SampleArguments {
   std::string from, out, classes, seeds, size, condition, negative, prompts, sampler, cache, noise, network, adapter,
       weights = "ema";
   std::string save_latents, npz, name, guidance_channels, progress = "auto";
   std::vector<std::string> sets;
   std::optional<std::string> negative_prompt;
-  std::optional<double> guidance, fps;
-  std::optional<int64_t> steps, npz_channels;
-  int64_t batch = 16;
+  std::vector<int64_t> steps;    // one; of a cascade one for each stage
+  std::vector<double> guidance;  // the same
+  std::optional<double> fps;
+  std::optional<int64_t> npz_channels;
+  PassedTo pass;
+  std::string until;       // of a cascade: the size of its last stage that samples
+  std::string kept_texts;  // folder of what stages of a cascade share; empty: nothing is shared
+  int64_t batch = 16, series = 0;
   int local_ranks = 0;
-  bool json = false, cache_error = false, overwrite = false;
+  bool json = false, cache_error = false, overwrite = false, all = false;
 };
 
 // What to sample, and what people know it by.

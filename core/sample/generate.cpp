@@ -11,6 +11,7 @@
 #include <ditto/error.h>
 
 #include "core/measure/freed_memory.h"
+#include "core/network/handed.h"
 #include "core/sample/prompts.h"
 
 namespace ditto {
@@ -160,8 +161,8 @@ class Generator {
         batch_(batch_size(sampler, options)),
         shape_(requests.shape.empty() ? networks.shape_of_one() : requests.shape),
         dtype_(networks.main->ctx->compute == torch::kDouble ? torch::kDouble : torch::kFloat),
-        prompts_(networks, requests.prompts),
-        negative_prompts_(networks, requests.negative_prompts) {
+        prompts_(networks, requests.prompts, requests.seeds, requests.kept.get()),
+        negative_prompts_(networks, requests.negative_prompts, requests.seeds, requests.kept.get()) {
     if (requests.negative) require_negative(guidance);
     if (!requests.negative_prompts.empty()) require_negative(guidance, "--negative-prompt");
   }
@@ -219,9 +220,11 @@ class Generator {
 
  private:
   Tensor some(int64_t first, int64_t count, std::map<std::string, double>& decided) {
-    const Random random(0);  // a seed means the same picture in every run of the same weights
+    // A seed means the same picture in every run of the same weights.
+    const Random random(static_cast<std::uint64_t>(options_.series));
     const auto device = networks_.main->ctx->device;
-    auto conditions = rows_of(requests_.conditions, first, count, requests_.seeds, networks_);
+    auto conditions =
+        completed(networks_, rows_of(requests_.conditions, first, count, requests_.seeds, networks_), options_.series);
     if (!requests_.prompts.empty()) prompts_.add_to(conditions, first);
     const auto seeds = conditions.ids;
     std::optional<Batch> negative;
@@ -279,11 +282,11 @@ std::string idle_guidance(Networks& networks, const Guidance& guidance, const Sa
   if (networks.conditions().empty()) return "the model takes no condition";
   torch::NoGradGuard no_grad;
   const auto all = torch::ones({1}, torch::TensorOptions(torch::kBool).device(networks.main->ctx->device));
-  EncodedPrompts prompts(networks, requests.prompts);
+  EncodedPrompts prompts(networks, requests.prompts, requests.seeds, requests.kept.get());
   const auto count = static_cast<int64_t>(requests.seeds.size());
   const auto looked_at = requests.prompts.size() > 1 ? std::min(count, kPromptsLookedAt) : count;
   for (int64_t i = 0; i < looked_at; ++i) {
-    auto given = rows_of(requests.conditions, i, 1, requests.seeds, networks);
+    auto given = completed(networks, rows_of(requests.conditions, i, 1, requests.seeds, networks), 0);
     if (!requests.prompts.empty()) prompts.add_to(given, i);
     const auto without = networks.main->model->without_condition(given, all);
     for (const auto& [name, tensor] : given.tensors) {

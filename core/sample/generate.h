@@ -3,12 +3,14 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "core/network/cached_blocks.h"
 #include "core/network/networks.h"
 #include "core/ranks/watch.h"
+#include "core/sample/kept_texts.h"
 
 namespace ditto {
 
@@ -16,18 +18,22 @@ namespace ditto {
 // are computed with it (GenerateOptions::batch; not with exact kernels, run.numerics = "one"): on nothing else.
 struct SampleRequests {
   std::vector<int64_t> seeds;
-  Batch conditions;               // a row for each seed, by the names of what the model takes; on the CPU
+  // A row for each seed, on the CPU, by the names of what the model takes, or of what encoders make that of
+  // (core/network/handed.h).
+  Batch conditions;
   std::optional<Batch> negative;  // the same names: what stands in the place of the null condition
   // A text for each seed, or one for all, or none: what encoders make of it, with the batch that it is of, stands
   // beside the conditions, and beside `negative`.
   std::vector<std::string> prompts, negative_prompts;
-  std::vector<int64_t> shape;  // of one x_0; empty: the model's own
+  std::shared_ptr<KeptTexts> kept;  // of what encoders make of these; none: they make it as it is needed
+  std::vector<int64_t> shape;       // of one x_0; empty: the model's own
 };
 
 struct GenerateOptions {
   int64_t steps = 50, batch = 16;
   std::function<torch::Tensor(const torch::Tensor& clean)> clip;  // SamplingRequest::limit; may be empty
-  torch::Tensor noise;                         // [n, C, …] to start from instead of the seeds' own; may be undefined
+  torch::Tensor noise;  // [n, C, …] to start from instead of the seeds' own; may be undefined
+  int64_t series = 0;   // of random numbers: models that make one sample in turn take others, by the same seeds
   std::function<void(int64_t done)> progress;  // samples complete on this rank, once they are taken; may be empty
   CachedBlocks* cache = nullptr;               // of the networks' model; null: all its blocks are computed
   // Gets what sampler and cache decided by themselves, added up over all samples, on every rank

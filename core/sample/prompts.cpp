@@ -4,6 +4,7 @@
 #include <cctype>
 #include <filesystem>
 #include <limits>
+#include <span>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -14,6 +15,7 @@
 #include <ditto/options.h>
 #include <ditto/text.h>
 
+#include "core/checkpoint/disk.h"
 #include "core/data/names.h"
 #include "core/formats/file.h"
 #include "core/formats/text/json.h"
@@ -175,6 +177,14 @@ Batch encode_prompts(const std::vector<std::string>& prompts, std::vector<int64_
   return without_captions(encode(captions_of(prompts, std::move(ids))));
 }
 
+namespace {
+
+bool any_of_texts(const TensorSpecs& makes, const TensorSpecs& of_texts) {
+  return std::any_of(makes.begin(), makes.end(), [&](const auto& spec) { return find(of_texts, spec.name); });
+}
+
+}  // namespace
+
 Batch EncodedPrompts::encoded(int64_t first, const std::vector<int64_t>& ids) {
   if (texts_.size() > 1) {
     const auto begin = texts_.begin() + first;
@@ -186,13 +196,41 @@ Batch EncodedPrompts::encoded(int64_t first, const std::vector<int64_t>& ids) {
   return without_captions(networks_.encode_given({repeated(of_all_->batch, ids), of_all_->by}));
 }
 
+EncodedPrompts::EncodedPrompts(Networks& networks, const std::vector<std::string>& texts,
+                               const std::vector<int64_t>& seeds, KeptTexts* kept)
+    : networks_(networks), texts_(texts), seeds_(seeds), kept_(kept) {
+  if (!kept_) return;
+  std::ostringstream of;
+  for (const auto& encoder : networks.encoders)
+    if (any_of_texts(encoder->encoder->makes(), networks.made_of_texts())) of << encoder->key() << '\n';
+  for (const auto& text : texts) of << text.size() << ' ' << text << '\n';
+  for (const auto seed : seeds) of << seed << ' ';
+  const auto all = of.str();
+  key_ = checkpoint::checksum(std::as_bytes(std::span(all)));
+}
+
+// What was made of texts [first, first + count); what is kept is on the CPU.
+NamedTensors EncodedPrompts::made(int64_t first, int64_t count) {
+  const auto begin = seeds_.begin() + first;
+  NamedTensors all;
+  for (const auto& [name, tensor] : encoded(first, {begin, begin + count}).tensors)
+    if (find(networks_.made_of_texts(), name))
+      all[name] = kept_ ? tensor.cpu() : tensor;  // the others are of the empty text
+  return all;
+}
+
 void EncodedPrompts::add_to(Batch& batch, int64_t first) {
   const auto& ctx = *networks_.main->ctx;
-  const auto made = encoded(first, batch.ids);
-  for (const auto& [name, tensor] : made.tensors) {
-    if (!find(networks_.made_of_texts(), name)) continue;  // of the empty text
-    const bool in_doubles = ctx.compute == torch::kDouble && tensor.is_floating_point();
-    batch.tensors.emplace(name, in_doubles ? tensor.to(ctx.device, torch::kDouble) : tensor.to(ctx.device));
+  const auto count = batch.size(), total = static_cast<int64_t>(seeds_.size());
+  const auto encode = [this](int64_t begin, int64_t size) { return made(begin, size); };
+  const auto all = kept_ ? kept_->rows(key_, first, count, total, encode) : encode(first, count);
+  for (const auto& [name, tensor] : all) {
+    if (!tensor.is_floating_point())
+      batch.tensors.emplace(name, tensor.to(ctx.device));
+    else
+      batch.tensors.emplace(
+          name, tensor.to(ctx.device, ctx.compute == torch::kDouble ? torch::kDouble
+                                                                    : find(networks_.made_of_texts(), name)->dtype));
   }
 }
 

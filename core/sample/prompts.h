@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/network/networks.h"
+#include "core/sample/kept_texts.h"
 
 namespace ditto {
 
@@ -34,15 +35,21 @@ Batch encode_prompts(const std::vector<std::string>& prompts, std::vector<int64_
 // are in memory. Draws are by the samples' seeds; of one for all, what draws nothing is encoded once.
 class EncodedPrompts {
  public:
-  EncodedPrompts(Networks& networks, const std::vector<std::string>& texts) : networks_(networks), texts_(texts) {}
+  // `seeds`: of all samples. `kept`: where what was made of texts is looked for and left; null: it is made.
+  EncodedPrompts(Networks& networks, const std::vector<std::string>& texts, const std::vector<int64_t>& seeds,
+                 KeptTexts* kept);
   // Adds what was made of texts [first, first + ids.size()), on the model's device and in its precision, to a batch of
   // so many samples that does not have it. Of ranks that encode together, by all.
   void add_to(Batch& batch, int64_t first);
 
  private:
   Batch encoded(int64_t first, const std::vector<int64_t>& ids);
+  NamedTensors made(int64_t first, int64_t count);
   Networks& networks_;
   const std::vector<std::string>& texts_;
+  const std::vector<int64_t>& seeds_;
+  KeptTexts* const kept_;
+  std::string key_;  // of what is kept
   std::optional<Networks::Precomputed> of_all_;
 };
 

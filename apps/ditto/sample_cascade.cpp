@@ -1,0 +1,179 @@
+#include "apps/ditto/sample_cascade.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include <ditto/error.h>
+#include <ditto/text.h>
+
+#include "apps/ditto/cascade.h"
+#include "core/console/streams.h"
+#include "core/data/names.h"
+#include "core/ranks/launch.h"
+
+namespace ditto {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// In --out: what stages pass on, and the texts that they share.
+constexpr const char *kPassed = ".cascade", *kTexts = "texts";
+
+class CascadeSampling {
+ public:
+  explicit CascadeSampling(const SampleArguments& a) : a_(a), cascade_(read_cascade(a.from, a.sets)) {
+    refuse_arguments();
+    require_one_each("--steps", a.steps.size());
+    require_one_each("--guidance", a.guidance.size());
+    for (size_t stage = 0; stage < cascade_.stages.size(); ++stage)
+      checkpoints_.push_back(checkpoint_of_stage(cascade_, stage));
+    last_ = a.until.empty() ? cascade_.stages.size() - 1 : stage_that_makes(a.until);
+  }
+
+  int run(const std::function<int(const SampleArguments&)>& run) const {
+    for (size_t stage = 0; stage <= last_; ++stage) {
+      if (leads_) report::tell(title_of_stage(cascade_, stage));
+      // Memory is one stage's: each has a process of its own.
+      if (const int code = in_child([&] { return run(of_stage(stage)); })) return code;
+    }
+    return 0;
+  }
+
+ private:
+  void refuse_arguments() const {
+    const auto refuse = [&](const std::string& option, const std::string& why) {
+      throw Error(ErrorKind::config, option, "is of one run, and " + shown(a_.from) + " is a cascade" + why,
+                  "sample from a stage's run: " + shown(cascade_.stages.front().folder));
+    };
+    if (a_.out.empty())
+      throw Error(ErrorKind::config, "sample", "a cascade's stages have nowhere to pass their pictures on",
+                  "add --out FOLDER");
+    const std::pair<const char*, bool> of_one_run[] = {{"--condition", !a_.condition.empty()},
+                                                       {"--negative", !a_.negative.empty()},
+                                                       {"--noise", !a_.noise.empty()},
+                                                       {"--network", !a_.network.empty()},
+                                                       {"--adapter", !a_.adapter.empty()},
+                                                       {"--pass", !a_.pass.empty()},
+                                                       {"--series", a_.series > 0}};
+    for (const auto& [option, is_given] : of_one_run)
+      if (is_given) refuse(option, "");
+    if (!a_.size.empty()) refuse("--size", ", whose stages make what the next one takes");
+  }
+
+  void require_one_each(const std::string& option, size_t count) const {
+    if (count == 0 || count == cascade_.stages.size()) return;
+    throw Error(ErrorKind::config, option,
+                fmt::format("has {} value{}, and the cascade has {} stages", count, count == 1 ? "" : "s",
+                            cascade_.stages.size()),
+                "give one for each, in their order, with commas: " + cascade_.names());
+  }
+
+  // By what the data of its recipe were.
+  std::string size_of(size_t stage) const {
+    const auto saved = open_saved(checkpoints_[stage], {}, {});
+    const auto* image = find(saved.shapes.data, names::kImage);
+    const auto shape = image ? image->shape : saved.shapes.model.shape(names::kInput);
+    std::string text;
+    for (size_t d = 1; d < shape.size(); ++d) text += (d == 1 ? "" : "x") + std::to_string(shape[d]);
+    return text;
+  }
+
+  size_t stage_that_makes(const std::string& size) const {
+    std::string all;
+    for (size_t stage = 0; stage < cascade_.stages.size(); ++stage) {
+      const auto own = size_of(stage);
+      if (own == size || own == size + "x" + size) return stage;
+      all += (stage == 0 ? "" : ", ") + own;
+    }
+    throw Error(ErrorKind::config, "--until " + shown(size), "no stage of " + shown(cascade_.name) + " makes that size",
+                "they make " + all);
+  }
+
+  std::string folder_of(size_t stage) const {
+    if (a_.all) return (fs::path(a_.out) / cascade_.stages[stage].name).string();
+    return stage == last_ ? a_.out : std::string();
+  }
+  std::string passed(size_t stage) const {
+    return (fs::path(a_.out) / kPassed / (cascade_.stages[stage].name + ".safetensors")).string();
+  }
+
+  SampleArguments of_stage(size_t stage) const {
+    auto own = a_;
+    own.from = checkpoints_[stage];
+    own.sets = cascade_.stages[stage].sets;
+    std::erase_if(own.sets, [](const std::string& set) { return set.starts_with("run.output="); });
+    own.out = folder_of(stage);
+    own.until.clear();
+    own.all = false;
+    own.series = static_cast<int64_t>(stage);
+    own.kept_texts = (fs::path(a_.out) / kPassed / kTexts).string();
+    if (!a_.steps.empty()) own.steps = {a_.steps[stage]};
+    if (!a_.guidance.empty()) own.guidance = {a_.guidance[stage]};
+    if (stage > 0) own.condition = passed(stage - 1);
+    if (stage < last_) {
+      own.pass = {cascade_.passes, passed(stage)};
+      own.save_latents.clear(), own.npz.clear(), own.npz_channels.reset(), own.json = false;
+    }
+    if (own.out.empty()) own.name.clear();
+    if (leads_) fs::create_directories(fs::path(passed(stage)).parent_path());
+    return own;
+  }
+
+  const SampleArguments& a_;
+  const Cascade cascade_;
+  const bool leads_ = a_.local_ranks > 0 || rank_info().rank == 0;
+  std::vector<std::string> checkpoints_;
+  size_t last_ = 0;
+};
+
+}  // namespace
+
+int sample_cascade(const SampleArguments& arguments, const std::function<int(const SampleArguments&)>& run) {
+  return CascadeSampling(arguments).run(run);
+}
+
+std::vector<std::string> words_of(const SampleArguments& a, const CommandLine& line) {
+  std::vector<std::string> words{"sample", a.from};
+  const auto add = [&](const char* option, const std::string& value) {
+    if (!value.empty()) words.insert(words.end(), {option, value});
+  };
+  const std::pair<const char*, const std::string*> texts[] = {{"--out", &a.out},
+                                                              {"--classes", &a.classes},
+                                                              {"--seeds", &a.seeds},
+                                                              {"--size", &a.size},
+                                                              {"--noise", &a.noise},
+                                                              {"--condition", &a.condition},
+                                                              {"--sampler", &a.sampler},
+                                                              {"--negative", &a.negative},
+                                                              {"--cache", &a.cache},
+                                                              {"--prompts", &a.prompts},
+                                                              {"--npz", &a.npz},
+                                                              {"--network", &a.network},
+                                                              {"--name", &a.name},
+                                                              {"--adapter", &a.adapter},
+                                                              {"--weights", &a.weights},
+                                                              {"--save-latents", &a.save_latents},
+                                                              {"--progress", &a.progress},
+                                                              {"--guidance-channels", &a.guidance_channels},
+                                                              {"--kept-texts", &a.kept_texts}};
+  for (const auto& [option, value] : texts) add(option, *value);
+  if (a.negative_prompt) words.insert(words.end(), {"--negative-prompt", *a.negative_prompt});
+  for (const auto steps : a.steps) add("--steps", std::to_string(steps));
+  for (const auto scale : a.guidance) add("--guidance", fmt::format("{}", scale));
+  if (a.fps) add("--fps", fmt::format("{}", *a.fps));
+  if (a.npz_channels) add("--npz-channels", std::to_string(*a.npz_channels));
+  if (!a.pass.empty()) add("--pass", a.pass.name + "=" + a.pass.file);
+  add("--batch", std::to_string(a.batch));
+  add("--series", std::to_string(a.series));
+  for (const auto& [flag, is_set] :
+       {std::pair("--json", a.json), std::pair("--cache-error", a.cache_error), std::pair("--overwrite", a.overwrite)})
+    if (is_set) words.emplace_back(flag);
+  for (const auto& set : a.sets) words.insert(words.end(), {"--set", set});
+  for (const auto& folder : line.plugin_path) words.insert(words.end(), {"--plugin-path", folder});
+  return words;
+}
+
+}  // namespace ditto
