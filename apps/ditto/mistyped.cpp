@@ -38,7 +38,7 @@ std::string meant(const std::string& what) { return what.empty() ? "" : "did you
 // --- options that there are not -------------------------------------------------------------------
 
 // The first word that begins as an option, is none of the command's, and is no option's value.
-std::optional<std::pair<std::string, std::string>> unknown_flag(const Asked& asked) {
+std::optional<std::pair<std::string, std::string>> unknown_flag(const CommandAsked& asked) {
   const auto& words = asked.rest;
   const auto is_number = [](const std::string& word) {
     return word.size() > 1 && (std::isdigit(static_cast<unsigned char>(word[1])) || word[1] == '.');
@@ -124,7 +124,7 @@ Words called(const std::string& name) {
 }
 
 // Whether it would not answer `--set KEY=…` with a refusal, as those do that take a model that has learned.
-bool takes(const Asked& asked, const std::string& key) {
+bool takes(const CommandAsked& asked, const std::string& key) {
   if (!asked.command->get_option_no_throw("--set")) return false;
   const auto is = [&](std::initializer_list<std::string_view> names) {
     return std::find(names.begin(), names.end(), asked.name) != names.end();
@@ -137,7 +137,7 @@ bool takes(const Asked& asked, const std::string& key) {
 }
 
 // "--out", or "--set run.steps=5 (or sampler.steps)", of what the command takes of `all`; empty: of none.
-std::string of_these(const Asked& asked, const Words& all, const std::string& value) {
+std::string of_these(const CommandAsked& asked, const Words& all, const std::string& value) {
   std::string first, others;
   for (const auto& one : all) {
     if (one.starts_with("--")) {
@@ -153,7 +153,7 @@ std::string of_these(const Asked& asked, const Words& all, const std::string& va
 }
 
 // Of "run.steps", whose section may be mistyped. Options of plugins are theirs to know.
-std::string meant_of_key(const Asked& asked, const std::string& name, const std::string& value) {
+std::string meant_of_key(const CommandAsked& asked, const std::string& name, const std::string& value) {
   const auto section = name.substr(0, name.find('.'));
   Words names, own;
   for (const auto& entry : sections()) names.emplace_back(entry.name);
@@ -183,7 +183,7 @@ std::string meant_by_letter(const CLI::App& command, char letter) {
   return found.size() <= 2 ? fmt::format("{}", fmt::join(found, " or ")) : "";
 }
 
-std::string meant_by(const Asked& asked, const std::string& flag, const std::string& value) {
+std::string meant_by(const CommandAsked& asked, const std::string& flag, const std::string& value) {
   if (!flag.starts_with("--")) return meant_by_letter(*asked.command, flag[1]);
   const auto name = as_option(flag);
   if (name.find('.') != std::string::npos) return meant_of_key(asked, name, value);
@@ -202,7 +202,7 @@ std::string meant_by(const Asked& asked, const std::string& flag, const std::str
   return is_own ? as_flag(near) : of_these(asked, called(near), value);
 }
 
-void refuse_unknown_flag(const Asked& asked) {
+void refuse_unknown_flag(const CommandAsked& asked) {
   const auto unknown = unknown_flag(asked);
   if (!unknown) return;
   const auto& [flag, value] = *unknown;
@@ -260,7 +260,7 @@ std::pair<std::string, std::string> wrong_with(const CLI::Option& option, const 
 }
 
 // Words that are too many. One behind `--set KEY` is its value.
-[[noreturn]] void refuse_words(const Asked& asked, const Words& extra, const std::string& see) {
+[[noreturn]] void refuse_words(const CommandAsked& asked, const Words& extra, const std::string& see) {
   for (size_t i = 0; i + 1 < asked.rest.size(); ++i) {
     const auto& [flag, key] = std::pair(asked.rest[i], asked.rest[i + 1]);
     if ((flag != "--set" && flag != "--with") || key.find('=') != std::string::npos) continue;
@@ -276,8 +276,8 @@ std::pair<std::string, std::string> wrong_with(const CLI::Option& option, const 
 
 }  // namespace
 
-Asked asked_for(const CLI::App& app, const Words& words) {
-  Asked asked{&app, "ditto", words};
+CommandAsked asked_for(const CLI::App& app, const Words& words) {
+  CommandAsked asked{&app, "ditto", words};
   while (!asked.rest.empty()) {
     const auto found = asked.command->get_subcommands(
         [&](const CLI::App* command) { return command->get_name() == asked.rest.front(); });

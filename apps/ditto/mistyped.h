@@ -12,12 +12,12 @@ class ParseError;
 namespace ditto {
 
 // The command that `words` ask for, with the words that are left; its name, "ditto data prepare".
-struct Asked {
+struct CommandAsked {
   const CLI::App* command;
   std::string name;
   std::vector<std::string> rest;
 };
-Asked asked_for(const CLI::App& app, const std::vector<std::string>& words);
+CommandAsked asked_for(const CLI::App& app, const std::vector<std::string>& words);
 
 // Throws Error(config) with the nearest name where `arguments` ask for a command that there is not.
 void refuse_unknown_command(const CLI::App& app, const std::vector<std::string>& arguments);
