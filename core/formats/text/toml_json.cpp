@@ -2,8 +2,6 @@
 
 #include <cmath>
 
-#include <fmt/format.h>
-
 namespace ditto::formats {
 
 nlohmann::json json_of(const Node& node) {
@@ -18,7 +16,8 @@ nlohmann::json json_of(const Node& node) {
     return array;
   }
   if (const auto* number = node.as<double>())
-    return std::isfinite(*number) ? nlohmann::json(*number) : nlohmann::json(fmt::format("{}", *number));
+    return std::isfinite(*number) ? nlohmann::json(*number)
+                                  : nlohmann::json(std::isnan(*number) ? "nan" : *number > 0 ? "inf" : "-inf");
   if (const auto* whole = node.as<int64_t>()) return *whole;
   if (const auto* truth = node.as<bool>()) return *truth;
   return *node.as<std::string>();

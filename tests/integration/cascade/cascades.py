@@ -1,7 +1,6 @@
 """A cascade of three tiny stages, 4 -> 8 -> 16 px, for tests. Its texts are embedded already, and its pictures are drawn."""
 
 import pathlib
-import shutil
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
@@ -13,20 +12,12 @@ UNET = dict(plugin="imagen_unet", embed_dim=32, channel_mult=[1], num_res_blocks
             feature_pooling_type="mean")
 
 
-def plugins():
-    """With the encoder that has a smaller picture beside each."""
-    folder = t.work / "plugins"
-    folder.mkdir(exist_ok=True)
-    shutil.copy(t.build / "tests/fixture_plugins/halved.so", folder)
-    t.environment["DITTO_PLUGIN_PATH"] = str(folder)
-
-
 def stage(name, **sections):
     side = SIDES[name]
     enlarges = name != "base"
     tree = dict(run=dict(name=name, steps=20, batch=4, micro_batch=2), checkpoint=dict(every=4, keep=2), validate=dict(every=0),
                 data=t.synthetic(classes=0, channels=1, height=side, width=side, text_tokens=4, text_width=8, samples=64),
-                encoder__image=dict(plugin="halved" if enlarges else "identity"),
+                encoder__image=dict(plugin="pyramid", size=[side // 2] * 2) if enlarges else dict(plugin="identity"),
                 model=UNET | dict(attention_resolutions=[side], image_size=side, low_res_cond=enlarges))
     for section, options in sections.items():
         tree[section] = tree.get(section, {}) | options
@@ -35,7 +26,6 @@ def stage(name, **sections):
 
 def cascade(name="tiny", stages=None, passes="low", **sections):
     """Its file; sections=dict(...) of every stage, or of one: sr8={"run": dict(...)}."""
-    plugins()
     stages = stages or STAGES
     own = {name: sections.pop(name, {}) for name in STAGES}
     for one in stages:

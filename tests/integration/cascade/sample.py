@@ -1,0 +1,131 @@
+"""A cascade samples by one command: every stage from the pictures of the one before it.
+
+Claim (sampling): What a cascade of three stages draws are the bits of its runs sampled by hand one after another, on one rank and on two,
+with numerics "one", all stages written or the last alone; the same seed gives two stages other noise; its texts are encoded once; and
+after it was killed the same command makes the rest.
+"""
+
+import pathlib
+import shutil
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import support as t  # noqa: E402
+import cascades as c  # noqa: E402
+import encoders as e  # noqa: E402
+
+PROMPTS = ["a seven", "an eight !", "no number"]
+STEPS, GUIDANCE = (3, 2, 4), (2.0, 1.5, 1.0)
+LAST = "--steps", "3,2,4", "--guidance", "2,1.5,1"
+
+
+def trained():
+    """Its stages take the bytes of a caption, and the enlarging ones noise on what they enlarge."""
+    folder = t.work / "tiny"
+    if folder.exists():
+        return folder
+    e.plugins()
+    words = dict(plugin="bytes_text", weights=e.weights(), takes="caption", name="words")
+    enlarging = {name: dict(encoder__low=dict(plugin="noise_condition"), model=dict(noise_cond_aug=True)) for name in c.STAGES[1:]}
+    path = c.cascade("tiny", run=dict(steps=2, numerics="one", token_leaf=4), data=dict(text_tokens=0, text_width=0, captions=True),
+                     encoder__words=words, encoder__text=dict(plugin="fit_text", takes="words", tokens=4),
+                     objective=dict(plugin="diffusion", condition_dropout=0.25), **enlarging)
+    t.run(*c.words(path, "tiny"))
+    return folder
+
+
+def prompts(*texts):
+    path = t.work / "prompts.txt"
+    path.write_text("".join(text + "\n" for text in texts or PROMPTS))
+    return path
+
+
+def sampled(out, *words, run=None):
+    return t.run("sample", run or trained(), "--prompts", prompts(), "--out", t.work / out, *words)
+
+
+def bits(folder):
+    return {path.name: t.read_png(path) for path in sorted((t.work / folder).glob("0*.png"))}
+
+
+def by_hand():
+    """Three commands: pictures of each stage."""
+    made = {}
+    for i, name in enumerate(c.STAGES):
+        words = ["--steps", STEPS[i], "--guidance", GUIDANCE[i], "--series", i, "--pass", f"low={t.work}/{name}.safetensors"]
+        if i > 0:
+            words += ["--condition", t.work / f"{c.STAGES[i - 1]}.safetensors"]
+        sampled(f"by-hand-{name}", *words, run=trained() / name)
+        made[name] = bits(f"by-hand-{name}")
+    return made
+
+
+def test_a_cascade_draws_what_its_runs_do_one_after_another():
+    theirs = by_hand()
+    t.equal(len(theirs["sr16"]), len(PROMPTS), "pictures")
+    t.check(len({str(picture) for picture in theirs["sr16"].values()}) == len(PROMPTS), "prompts and seeds show")
+    done = sampled("all", *LAST, "--all")
+    for name in c.STAGES:
+        t.equal(bits(f"all/{name}"), theirs[name], f"pictures of {name}")
+    t.equal([line for line in done.all.splitlines() if line.startswith("texts:")],
+            [f"texts: {len(PROMPTS)} encoded, 0 found encoded"] + [f"texts: 0 encoded, {len(PROMPTS)} found encoded"] * 2, "texts")
+    sampled("last", *LAST)
+    t.equal(bits("last"), theirs["sr16"], "the last stage's alone")
+    t.check(not (t.work / "last/base").exists(), "another stage's were written")
+    sampled("ranks", *LAST, "--local-ranks", 2)
+    t.equal(bits("ranks"), theirs["sr16"], "on two ranks")
+    sampled("until", "--steps", "3,2,4", "--guidance", "2,1.5,1", "--until", 8)
+    t.equal(bits("until"), theirs["sr8"], "until 8 pixels")
+
+
+def test_the_same_seed_is_other_noise_in_another_stage():
+    one, other = (sampled(f"series-{series}", "--series", series, run=trained() / "base") and bits(f"series-{series}") for series in (0, 1))
+    t.check(one != other, "another series is the same noise")
+
+
+def test_after_a_stop_the_same_command_makes_the_rest():
+    sampled("whole", *LAST)
+    for gone in ("0*.png", ".cascade/sr8.safetensors", ".cascade/texts/*"):
+        folder = t.work / "stopped"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(t.work / "whole", folder)
+        removed = list(folder.glob(gone))
+        t.check(removed, f"nothing is {gone}")
+        for path in removed:
+            path.unlink()
+        sampled("stopped", *LAST)
+        t.equal(bits("stopped"), bits("whole"), f"without {gone}")
+    t.refused(2, ["another request"], "sample", trained(), "--prompts", prompts(*PROMPTS[:2], "another"), "--out", t.work / "whole", *LAST)
+    prompts()
+
+
+def test_what_a_cascade_does_not_take_is_refused():
+    run, out = trained(), t.work / "refused"
+    cases = [
+        (("--steps", "3,2"), ["--steps", "has 2 values, and the cascade has 3 stages", "base, sr8, sr16"]),
+        (("--guidance", "3"), ["--guidance", "has 1 value, and the cascade has 3 stages"]),
+        (("--until", "12"), ["--until 12", "no stage of tiny makes that size", "4x4, 8x8, 16x16"]),
+        (("--size", "8x8"), ["--size", "is a cascade"]),
+        (("--condition", "low.safetensors"), ["--condition", "is of one run", "tiny/base"]),
+        (("--set", "run.seed=3"), ["does not say which stage"]),
+    ]
+    for words, said in cases:
+        t.refused(2, said, "sample", run, "--prompts", prompts(), "--out", out, *words)
+    t.refused(2, ["--steps", "a run takes one"], "sample", run / "base", "--prompts", prompts(), "--out", out, "--steps", "3,2")
+    t.refused(2, ["--all", "is of a cascade"], "sample", run / "base", "--prompts", prompts(), "--out", out, "--all")
+    t.refused(2, ["--pass", "NAME=FILE"], "sample", run / "base", "--prompts", prompts(), "--out", out, "--pass", "low")
+    t.refused(2, ['takes "low"', "nobody gave it"], "sample", run / "sr8", "--prompts", prompts(), "--out", out)
+    t.write_tensors(t.work / "large.safetensors", {"low": ("F32", [3, 1, 6, 6], [0.0] * 108)})
+    t.refused(4, ['has "low"', "6", "the model takes"], "sample", run / "sr8", "--prompts", prompts(), "--out", out, "--condition",
+              t.work / "large.safetensors")
+    t.write_tensors(t.work / "few.safetensors", {"low": ("F32", [2, 1, 4, 4], [0.0] * 32)})
+    t.refused(4, ["has 2 rows"], "sample", run / "sr8", "--prompts", prompts(), "--out", out, "--condition", t.work / "few.safetensors")
+    t.check(not out.exists(), "something was written")
+    gone = t.work / "sr8-gone"
+    (run / "sr8").rename(gone)
+    t.refused(7, ['stage 2 of tiny, "sr8", has no checkpoint', "--stage sr8"], "sample", run, "--prompts", prompts(), "--out", out)
+    gone.rename(run / "sr8")
+
+
+if __name__ == "__main__":
+    t.main(globals())
