@@ -212,6 +212,9 @@ Sides put_data(NemoFields& yaml, RecipeText& recipe) {
   return {smallest, seen};
 }
 
+// What NeMo downloads where its field says nothing.
+constexpr const char* kOwnEncoder = "t5-11b";
+
 void put_texts(NemoFields& yaml, RecipeText& recipe) {
   const std::string theirs = "model.conditioning.";
   const bool encodes = yaml.flag(theirs + "online_encoding", false);
@@ -221,6 +224,7 @@ void put_texts(NemoFields& yaml, RecipeText& recipe) {
   for (const char* field : {"precached_key", "out_key", "encoder_path"})
     if (const auto value = yaml.take(theirs + field); !value.is_null()) recipe.put("conditioning", field, value);
   if (!encodes) return;
+  if (yaml.take(theirs + "encoder_path").is_null()) recipe.put("conditioning", "encoder_path", kOwnEncoder);
   recipe.put("conditioning", "online_encoding", true);
   recipe.put("encoder.t5", "preset", "t5-11b");
 }
@@ -376,6 +380,10 @@ NemoRecipe recipe_of_nemo(const std::string& yaml_text, const std::string& file)
   auto notes = yaml.notes();
   notes.push_back("trainer.devices, num_nodes: a launcher starts ranks, " + std::to_string(ranks) +
                   " there (docs/clusters.md)");
+  const std::string texts = "model.conditioning.";
+  if (yaml.flag(texts + "online_encoding", false) && yaml.take(texts + "encoder_path").is_null())
+    notes.push_back(texts + "encoder_path: NeMo downloads T5-11B; here its folder, " + kOwnEncoder +
+                    ", is to lie beside the recipe");
   if (sides.seen < sides.whole)
     notes.push_back(
         "model.data.train.augmentations.center_crop_h_w: parts of pictures are cut by sample id, not from the middle");

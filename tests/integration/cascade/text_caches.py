@@ -37,8 +37,7 @@ def stage(name, side, numerics, conditioning, encoder, **data):
     """One number for all batches: T5's products are of the exact kernels in both."""
     more = {}
     if side == 8:
-        more = dict(encoder__pyramid=dict(plugin="pyramid", size=[4, 4]), encoder__noise=dict(plugin="noise_condition"))
-        more["encoder__image"] = None
+        more = dict(encoder__image=dict(plugin="pyramid", size=[4, 4]), encoder__low=dict(plugin="noise_condition"))
     if encoder:
         more["encoder__t5"] = encoder
     tree = t.recipe(run=dict(name=name, steps=STEPS, batch=8) | NUMERICS[numerics],

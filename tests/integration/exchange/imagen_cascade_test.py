@@ -80,7 +80,8 @@ def normals(seed, purpose, ids, shape, series=0):
     return torch.from_numpy(np.stack(rows)).float()
 
 
-ENCODING, SECTION = 11, "encoder.noise"  # Purpose::encoding; an encoder's seed is the run's and its section's name
+# Purpose::encoding; an encoder's seed is the run's and its section's name; its series of draws of noise_condition's noise.
+ENCODING, SECTION, SERIES = 11, "encoder.low", 1
 
 
 # --- both sides -------------------------------------------------------------------------------------------------------------------
@@ -116,7 +117,7 @@ def recipes():
         side = SIDES[name]
         encoders = dict(encoder__image=dict(plugin="identity"))
         if name == "sr":
-            encoders = dict(encoder__pyramid=dict(plugin="pyramid", size=[side // 2, side // 2]), encoder__noise=dict(plugin="noise_condition"))
+            encoders = dict(encoder__image=dict(plugin="pyramid", size=[side // 2, side // 2]), encoder__low=dict(plugin="noise_condition"))
         tree = t.recipe(run=dict(name=name, steps=1, batch=2, seed=SEED, init_from=str(t.work / f"{name}-imported")),
                         data=t.synthetic(samples=4, channels=3, height=side, width=side, captions=True),
                         conditioning=dict(embed_dim=WIDTH, token_length=TOKENS, drop_rate=0.1, online_encoding=True, encoder_path=str(t.work / "t5")),
@@ -141,7 +142,7 @@ def test_pictures_of_both_stages_are_nemos():
     ids = range(len(PROMPTS))
     noise = {f"noise.{name}": torch.randn(len(PROMPTS), 3, side, side, generator=torch.Generator().manual_seed(side)) for name, side in SIDES.items()}
     text, mask = encoded(model)
-    low_noise = normals(SEED ^ number_of(SECTION), ENCODING, ids, [3, SIDES["base"], SIDES["base"]])
+    low_noise = normals(SEED ^ number_of(SECTION), ENCODING, ids, [3, SIDES["base"], SIDES["base"]], SERIES)
     numbers = torch.tensor([[STEPS[name], GUIDANCE[name]] for name in UNETS])
     save_file(noise | dict(text=text, text_mask=mask, low_noise=low_noise, steps_and_guidance=numbers), t.work / "given.safetensors")
     peer("sample")
@@ -156,8 +157,14 @@ def test_pictures_of_both_stages_are_nemos():
 
 
 def sampled(words, noise):
-    """{stage: its pictures} as a cascade of these runs makes them."""
-    raise NotImplementedError
+    """{stage: its pictures} as a cascade of these runs makes them: of one command, without rounding to a PNG's numbers."""
+    files = []
+    for name in UNETS:
+        files.append(str(t.work / f"noise-{name}.safetensors"))
+        save_file({"noise": noise[f"noise.{name}"]}, files[-1])
+    t.run("sample", t.work / "pictures", *words, "--noise", ",".join(files), "--batch", len(PROMPTS), "--all", "--save-latents",
+          t.work / "latents.safetensors", "--out", t.work / "samples")
+    return {name: load_file(t.work / f"latents-{name}.safetensors")["latents"] for name in UNETS}
 
 
 if __name__ == "__main__":

@@ -85,6 +85,16 @@ def test_recipes_are_taken_by_their_plugins():
         t.run("train", path, "--dry-run")
 
 
+def test_an_encoder_that_nemo_downloads_is_named_and_noted():
+    path, text = t.work / "online.yaml", (HERE / "base.yaml").read_text()
+    old = "".join(line for line in text.splitlines(True) if line.strip().startswith(("precached_key", "out_key")))
+    t.check(old in text and old.count("\n") == 2, old)
+    path.write_text(text.replace(old, "    online_encoding: True\n    encoder_path: null\n"))
+    recipe, text, _ = made(path, "online")
+    t.equal(recipe["conditioning"], dict(embed_dim=64, token_length=12, drop_rate=0.2, encoder_path="t5-11b", online_encoding=True), "[conditioning]")
+    t.check("conditioning.encoder_path: NeMo downloads" in text, "no note")
+
+
 def test_what_enlarges_learns_from_parts_of_pictures():
     path = t.work / "parts.yaml"
     text = (HERE / "sr.yaml").read_text()
