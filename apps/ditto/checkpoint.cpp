@@ -3,12 +3,14 @@
 
 #include <array>
 #include <charconv>
+#include <filesystem>
 #include <iostream>
 
 #include <torch/types.h>
 
 #include <ditto/text.h>
 
+#include "apps/ditto/cascade.h"
 #include "apps/ditto/commands.h"
 #include "core/assembly/assembly.h"
 #include "core/assembly/ema.h"
@@ -19,6 +21,7 @@
 #include "core/exchange/foreign_folder.h"
 #include "core/exchange/model_card.h"
 #include "core/exchange/peft.h"
+#include "core/formats/output_folder.h"
 #include "core/network/finite.h"
 #include "core/network/foreign_model.h"
 #include "core/network/saved_model.h"
@@ -34,6 +37,7 @@ struct CheckpointArguments {
   std::string path, out, format, recipe, weights, network, dtype, shard_size, license;
   std::vector<std::string> sets;
   bool json = false, merge = false, optimizer = false;
+  bool of_stage = false;  // `out` is a folder, or lacks the end of a file's name where the format is one file
 };
 
 // Before a format's name, in a checkpoint's notes: the text of the configuration that its model was imported with.
@@ -153,8 +157,7 @@ void put_card(const report::ModelCard& card, const std::string& path) {
   if (!report::write_card(card, path)) std::cout << shown(path) << " is there and stays: no card of this model\n";
 }
 
-void export_to(const CheckpointArguments& a, const CommandLine& line) {
-  expect_one_rank("ditto checkpoint export");
+void export_run(CheckpointArguments a, const CommandLine& line) {
   auto saved = open_saved(a.path, a.sets, a.network);
   saved.recipe = in_full_precision(std::move(saved.recipe));
   auto registry = registry_of(line);
@@ -163,6 +166,7 @@ void export_to(const CheckpointArguments& a, const CommandLine& line) {
   made.assembly->networks->load(saved, ema ? "ema" : "weights");
   auto& main = *made.assembly->main;
   const bool adapter_alone = writes_adapter(a, main);
+  if (a.of_stage && !adapter_alone && main.model->foreign(a.format).config.empty()) a.out += ".safetensors";
   auto notes = export_notes(made.recipe, made.assembly->networks->shapes(), a.format);
   notes["ditto.run"] = saved.recipe.run.name;
   notes["ditto.step"] = std::to_string(saved.step);
@@ -188,6 +192,30 @@ void export_to(const CheckpointArguments& a, const CommandLine& line) {
             << " as " << a.format << ": " << shown(a.out) << '\n';
   if (schedule.empty() && !a.out.ends_with(".safetensors"))
     std::cout << "no scheduler_config.json: " << a.format << " has no schedule that is this recipe's\n";
+}
+
+// Each stage's beside the others', once all of them have something to write.
+void export_stages(const CheckpointArguments& a, const CommandLine& line) {
+  const auto cascade = read_cascade(a.path, a.sets);
+  if (a.out.ends_with(".safetensors"))
+    throw Error(ErrorKind::config, "--out " + a.out, "is a file, and a cascade is exported as one for each stage",
+                "name a folder for them");
+  for (size_t i = 0; i < cascade.stages.size(); ++i) checkpoint_of_stage(cascade, i);
+  formats::make_output_folder(a.out, "--out");
+  for_each_stage(cascade, {}, [&](const CascadeStage& stage) {
+    auto one = a;
+    one.path = stage.folder;
+    one.sets = stage.sets;
+    one.out = (std::filesystem::path(a.out) / stage.name).string();
+    one.of_stage = true;
+    export_run(one, line);
+    return 0;
+  });
+}
+
+void export_to(const CheckpointArguments& a, const CommandLine& line) {
+  expect_one_rank("ditto checkpoint export");
+  is_cascade(a.path) ? export_stages(a, line) : export_run(a, line);
 }
 
 // A schedule whose prediction the weights are not of would only be noticed by what it samples.
@@ -311,7 +339,7 @@ void add_checkpoint_commands(CLI::App& app, CommandLine& line) {
 
   command = add(*group, "export", "Write the weights as another project names them",
                 "runs/digits --format diffusers --out digits-diffusers");
-  command->add_option("path", a->path, "a run's folder, or a checkpoint")->required();
+  command->add_option("path", a->path, "a run's folder, or a checkpoint; of a cascade all stages")->required();
   command->add_option("--format", a->format,
                       "diffusers, facebook-dit, …, as far as the model has it; of an adapter default: its own names");
   command->add_flag("--merge", a->merge,
@@ -319,7 +347,7 @@ void add_checkpoint_commands(CLI::App& app, CommandLine& line) {
   command
       ->add_option("--out", a->out,
                    "safetensors file; or, for diffusers, a folder that its from_pretrained reads; of an adapter a "
-                   "folder that peft reads")
+                   "folder that peft reads; of a cascade a folder, with one of these for each stage")
       ->required();
   command->add_option("--weights", a->weights, "ema or weights; default: ema if there is one")
       ->check(CLI::IsMember({"ema", "weights"}));

@@ -24,6 +24,10 @@ struct CommandLine {
 int start_ranks(const CommandLine& line, int count, std::function<int()> rehearsal = {},
                 std::vector<std::string> arguments = {});
 
+// A part of a command in a process of its own, which leaves nothing behind in this one: its exit code; its error is
+// said. 75 where a signal ended it that this process answers. Nothing may have been computed or opened before.
+int in_child(const std::function<int()>& part);
+
 // Of every command that may open a plugin.
 void add_plugin_path(CLI::App& command, CommandLine& line);
 

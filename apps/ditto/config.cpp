@@ -5,6 +5,7 @@
 
 #include <ditto/text.h>
 
+#include "apps/ditto/cascade.h"
 #include "apps/ditto/commands.h"
 #include "core/assembly/run_notes.h"
 #include "core/config/late_options.h"
@@ -29,9 +30,24 @@ int fewest_ranks(const Recipe& recipe) {
   return static_cast<int>(std::clamp<int64_t>(ranks, 1, 1'000'000));
 }
 
+int check(const ConfigArguments& arguments, const CommandLine& line, bool print);
+
+// That its stages agree, and each as a recipe.
+int check_cascade(const ConfigArguments& arguments, const CommandLine& line) {
+  const auto cascade = read_cascade(arguments.recipe, arguments.sets);
+  if (const int code = check_stages(cascade, line)) return code;
+  return for_each_stage(cascade, {}, [&](const CascadeStage& stage) {
+    return check({stage.recipe, stage.sets, arguments.ranks}, line, false);
+  });
+}
+
 // Everything that a run would be made of: data is opened and its samples' sizes looked at, no weight is filled and no
 // step made.
 int check(const ConfigArguments& arguments, const CommandLine& line, bool print) {
+  if (is_cascade(arguments.recipe)) {
+    if (print) refuse_cascade(arguments.recipe, "ditto config show");
+    return check_cascade(arguments, line);
+  }
   Recipe recipe = Recipe::read(arguments.recipe, arguments.sets);
   Registry registry(plugin_folders(line.plugin_path), try_new_plugins);
   registry.try_out(plugins_of(recipe));
@@ -51,8 +67,16 @@ int check(const ConfigArguments& arguments, const CommandLine& line, bool print)
 void add(CLI::App& parent, CommandLine& line, const std::string& name, const std::string& help, bool print) {
   auto* command = parent.add_subcommand(name, help);
   auto arguments = std::make_shared<ConfigArguments>();
-  command->add_option("recipe", arguments->recipe, "the recipe, a TOML file, or the folder of a run")->required();
-  command->add_option("--set", arguments->sets, "KEY=VALUE: overrides an option")->allow_extra_args(false);
+  command
+      ->add_option("recipe", arguments->recipe,
+                   print ? "the recipe, a TOML file, or the folder of a run"
+                         : "the recipe or the cascade, a TOML file, or the folder of a run or a cascade")
+      ->required();
+  command
+      ->add_option("--set", arguments->sets,
+                   print ? "KEY=VALUE: overrides an option"
+                         : "KEY=VALUE: overrides an option; of a cascade's stage, STAGE.KEY=VALUE")
+      ->allow_extra_args(false);
   if (!print)
     command
         ->add_option("--ranks", arguments->ranks, "for as many ranks; default: what the recipe's degrees multiply to")

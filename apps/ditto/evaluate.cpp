@@ -1,11 +1,13 @@
 // ditto evaluate RUN|CHECKPOINT…
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
 #include <fmt/ranges.h>
 
 #include "apps/ditto/commands.h"
+#include "core/cascade/cascade.h"
 #include "core/console/progress.h"
 #include "core/console/streams.h"
 #include "core/evaluate/evaluate.h"
@@ -28,18 +30,40 @@ WhichWeights which(const std::string& word) {
   return word == "ema" ? WhichWeights::average : word == "weights" ? WhichWeights::trained : WhichWeights::both;
 }
 
-void evaluate(Rank& rank, const EvaluateArguments& a, const CommandLine& line) {
-  auto checkpoints = open_for_evaluation(a.from, a.sets, a.all);
-  std::vector<std::string> paths;
-  for (const auto& one : checkpoints) paths.push_back(one.path);
-  auto& first = checkpoints.front().recipe;
-  rank.open(first, line.plugin_path);
-  rank.meet(first, {{"checkpoints", fmt::format("{}", fmt::join(paths, ", "))}});
-  rank.watch().begin("an evaluation");
+// A run or several, or one stage of a cascade.
+struct Held {
+  std::string stage;  // its name; empty: of no cascade
+  std::vector<SavedModel> checkpoints;
+};
+
+std::vector<Held> open_all(const EvaluateArguments& a) {
+  const auto is_one = [](const std::string& path) { return is_cascade(path); };
+  if (std::none_of(a.from.begin(), a.from.end(), is_one)) {
+    std::vector<Held> held(1);
+    held.front().checkpoints = open_for_evaluation(a.from, a.sets, a.all);
+    return held;
+  }
+  if (a.from.size() > 1)
+    throw Error(ErrorKind::config, *std::find_if(a.from.begin(), a.from.end(), is_one),
+                "is a cascade, and stands beside others: stages learn pictures of several sizes",
+                "name it alone, or the folders of stages of one size");
+  const auto cascade = read_cascade(a.from.front(), a.sets);
+  std::vector<Held> held;
+  for (size_t i = 0; i < cascade.stages.size(); ++i) {
+    checkpoint_of_stage(cascade, i);
+    const auto& stage = cascade.stages[i];
+    held.push_back({stage.name, open_for_evaluation({stage.folder}, stage.sets, a.all)});
+  }
+  return held;
+}
+
+EvaluationResult evaluate(Rank& rank, Held& held, const EvaluateArguments& a) {
   EvaluateCall call;
   call.weights = which(a.weights);
   call.data = a.data;
-  call.expect_same = [&](const auto& topic, const auto& facts, auto kind) { rank.expect_same(topic, facts, kind); };
+  call.expect_same = [&](const auto& topic, const auto& facts, auto kind) {
+    rank.expect_same(held.stage.empty() ? topic : held.stage + ": " + topic, facts, kind);
+  };
   std::unique_ptr<report::Progress> progress;
   report::ProgressOptions look;
   look.style = report::progress_style(a.progress);
@@ -53,10 +77,30 @@ void evaluate(Rank& rank, const EvaluateArguments& a, const CommandLine& line) {
     state.done = done;
     progress->update(state);
   };
-  const auto result = evaluate(checkpoints, rank.registry(), rank.mesh(), call);
-  if (rank.mesh().rank() != 0) return;
+  auto result = evaluate(held.checkpoints, rank.registry(), rank.mesh(), call);
   if (progress) progress->finish();
-  std::cout << (a.json ? formats::ascii_json(to_json(result)) + "\n" : to_text(result)) << std::flush;
+  return result;
+}
+
+void evaluate(Rank& rank, const EvaluateArguments& a, const CommandLine& line) {
+  auto held = open_all(a);
+  std::vector<std::string> paths;
+  for (const auto& one : held)
+    for (const auto& checkpoint : one.checkpoints) paths.push_back(checkpoint.path);
+  auto& first = held.front().checkpoints.front().recipe;
+  rank.open(first, line.plugin_path);
+  rank.meet(first, {{"checkpoints", fmt::format("{}", fmt::join(paths, ", "))}});
+  rank.watch().begin("an evaluation");
+  nlohmann::ordered_json all;
+  for (auto& one : held) {
+    const auto result = evaluate(rank, one, a);
+    if (rank.mesh().rank() != 0) continue;
+    if (a.json) (one.stage.empty() ? all : all[one.stage]) = to_json(result);
+    if (!a.json && !one.stage.empty()) std::cout << one.stage << '\n';
+    if (!a.json) std::cout << to_text(result) << std::flush;
+    one.checkpoints.clear();
+  }
+  if (a.json && rank.mesh().rank() == 0) std::cout << formats::ascii_json(all) << '\n' << std::flush;
 }
 
 int evaluate(const EvaluateArguments& a, const CommandLine& line) {
@@ -74,7 +118,8 @@ void add_evaluate_command(CLI::App& app, CommandLine& line) {
   auto* command = app.add_subcommand(
       "evaluate", "Hold checkpoints and runs against the same held-out samples: losses by level of noise");
   auto a = std::make_shared<EvaluateArguments>();
-  command->add_option("from", a->from, "runs' folders (the newest checkpoint of each), or checkpoints")->required();
+  command->add_option("from", a->from, "runs' folders (the newest checkpoint of each), or checkpoints; or a cascade")
+      ->required();
   command->add_flag("--all", a->all, "every checkpoint of the runs that are named");
   command->add_option(
       "--data", a->data,

@@ -1,11 +1,15 @@
 #include <limits.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <iostream>
 #include <string_view>
@@ -27,6 +31,7 @@
 #include "core/ranks/error_file.h"
 #include "core/ranks/launch.h"
 #include "core/ranks/local_ranks.h"
+#include "core/ranks/stop.h"
 
 namespace {
 
@@ -134,6 +139,26 @@ int ditto::start_ranks(const CommandLine& line, int count, std::function<int()> 
   LocalRanks ranks{count, arguments.empty() ? without_local_ranks(line.arguments) : std::move(arguments), program};
   if (rehearsal) ranks.rehearsal = [&] { return said(rehearsal); };
   return run_local_ranks(ranks);
+}
+
+int ditto::in_child(const std::function<int()>& part) {
+  std::fflush(nullptr);
+  const pid_t parent = ::getpid(), child = ::fork();
+  if (child < 0)
+    throw Error(ErrorKind::distributed, "this program", std::string("cannot be split: ") + std::strerror(errno), "");
+  if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(Error::exit_code(ErrorKind::distributed));  // it died before prctl
+    leave_stop_signals_to_parent();
+    std::exit(said(part));
+  }
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (WIFEXITED(status)) return WEXITSTATUS(status);
+  if (stop_signal() != 0) return kStoppedBySignal;
+  throw Error(ErrorKind::distributed, "this program",
+              std::string("a part of it was ended by a signal: ") + ::strsignal(WTERMSIG(status)), "");
 }
 
 int main(int count, char** arguments) {

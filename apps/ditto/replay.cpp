@@ -8,6 +8,7 @@
 #include <ditto/text.h>
 
 #include "apps/ditto/commands.h"
+#include "core/cascade/cascade.h"
 #include "core/formats/text/toml.h"
 #include "core/plan/rehearsal.h"
 #include "core/process/launch.h"
@@ -105,6 +106,7 @@ int rehearse(const ReplayArguments& a, const CommandLine& line) {
 }
 
 int replay(const ReplayArguments& a, const CommandLine& line) {
+  refuse_cascade(a.run, a.bisect ? "ditto bisect" : "ditto replay");
   if (a.local_ranks > 0) {
     answer_stop_signals({});
     return start_ranks(line, a.local_ranks, [&] { return rehearse(a, line); });

@@ -5,6 +5,9 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include <ditto/text.h>
+
+#include "apps/ditto/cascade.h"
 #include "apps/ditto/commands.h"
 #include "core/formats/text/json.h"
 #include "core/plan/dry_run.h"
@@ -19,7 +22,7 @@ namespace ditto {
 namespace {
 
 struct TrainArguments {
-  std::string recipe;
+  std::string recipe, stage;
   std::vector<std::string> sets;
   TrainOptions options;
   int local_ranks = 0;
@@ -67,12 +70,7 @@ int rehearse(const TrainArguments& arguments, const CommandLine& line) {
   });
 }
 
-int train(const TrainArguments& arguments, const CommandLine& line) {
-  if (arguments.dry_run) return show_dry_run(arguments, line);
-  if (arguments.local_ranks > 0) {
-    answer_stop_signals({});
-    return start_ranks(line, arguments.local_ranks, [&] { return rehearse(arguments, line); });
-  }
+int train_one(const TrainArguments& arguments, const CommandLine& line) {
   const auto info = rank_info();
   answer_stop_signals(info);
   Rank rank(info);
@@ -93,14 +91,97 @@ int train(const TrainArguments& arguments, const CommandLine& line) {
   });
 }
 
+// As the command line of its own ranks says it.
+std::vector<std::string> words_of(const TrainArguments& arguments, const CommandLine& line) {
+  std::vector<std::string> words{"train", arguments.recipe, "--resume", arguments.options.resume};
+  const auto add = [&](const char* option, const std::vector<std::string>& values) {
+    for (const auto& value : values) words.insert(words.end(), {option, value});
+  };
+  add("--set", arguments.sets);
+  add("--allow-change", arguments.options.allow_change);
+  add("--trace", arguments.trace);
+  add("--plugin-path", line.plugin_path);
+  return words;
+}
+
+TrainArguments of_stage(TrainArguments arguments, const CascadeStage& stage) {
+  arguments.recipe = stage.recipe;
+  arguments.sets = stage.sets;
+  arguments.stage.clear();
+  return arguments;
+}
+
+// What is of one run and would be given to several.
+void refuse_of_all(const TrainArguments& arguments) {
+  if (!arguments.stage.empty()) return;
+  const auto& resume = arguments.options.resume;
+  if (resume != "auto" && resume != "never")
+    throw Error(ErrorKind::config, "--resume " + resume, "is a checkpoint of one stage, and a cascade has several",
+                "say which: --stage NAME");
+  for (const auto& what : arguments.trace)
+    if (what.ends_with(".json"))
+      throw Error(ErrorKind::config, "--trace " + what, "is one file, and a cascade's stages would write it in turn",
+                  "say which: --stage NAME");
+}
+
+int show_dry_runs(const TrainArguments& arguments, const CommandLine& line) {
+  if (rank_info().rank > 0) return 0;
+  const auto cascade = read_cascade(arguments.recipe, arguments.sets);
+  if (const int code = check_stages(cascade, line)) return code;
+  const auto show = [&](const CascadeStage& stage) { return show_dry_run(of_stage(arguments, stage), line); };
+  if (!arguments.json) return for_each_stage(cascade, arguments.stage, show);
+  const char* before = "{";
+  for (const auto& stage : cascade.stages) {
+    if (!arguments.stage.empty() && &stage != &cascade.stages[cascade.place_of(arguments.stage, "--stage")]) continue;
+    std::cout << before << formats::ascii_json(nlohmann::json(stage.name)) << ": ";
+    show(stage);
+    before = ", ";
+  }
+  std::cout << "}\n" << std::flush;
+  return 0;
+}
+
+int train_stages(const TrainArguments& arguments, const CommandLine& line) {
+  refuse_of_all(arguments);
+  if (arguments.dry_run) return show_dry_runs(arguments, line);
+  CascadeCall call;
+  call.path = arguments.recipe;
+  call.sets = arguments.sets;
+  call.stage = arguments.stage;
+  call.local_ranks = arguments.local_ranks;
+  call.skips_trained = arguments.options.resume == "auto";
+  call.train = [&](const CascadeStage& stage) { return train_one(of_stage(arguments, stage), line); };
+  call.words = [&](const CascadeStage& stage) { return words_of(of_stage(arguments, stage), line); };
+  call.rehearse = [&](const CascadeStage& stage) { return rehearse(of_stage(arguments, stage), line); };
+  return train_cascade(call, line);
+}
+
+int train(const TrainArguments& arguments, const CommandLine& line) {
+  if (is_cascade(arguments.recipe)) return train_stages(arguments, line);
+  if (!arguments.stage.empty())
+    throw Error(ErrorKind::config, "--stage " + arguments.stage,
+                "is of a cascade, and " + shown(arguments.recipe) + " is one recipe", "leave it out");
+  if (arguments.dry_run) return show_dry_run(arguments, line);
+  if (arguments.local_ranks == 0) return train_one(arguments, line);
+  answer_stop_signals({});
+  return start_ranks(line, arguments.local_ranks, [&] { return rehearse(arguments, line); });
+}
+
 }  // namespace
 
 void add_train_command(CLI::App& app, CommandLine& line) {
-  auto* command = app.add_subcommand("train", "Train what a recipe describes, or go on training it");
+  auto* command =
+      app.add_subcommand("train", "Train what a recipe describes, or all stages of a cascade, or go on training it");
   auto arguments = std::make_shared<TrainArguments>();
-  command->add_option("recipe", arguments->recipe, "the recipe, a TOML file, or the folder of a run")->required();
-  command->add_option("--set", arguments->sets, "KEY=VALUE: overrides an option, as in --set run.steps=100")
+  command
+      ->add_option("recipe", arguments->recipe,
+                   "the recipe or the cascade, a TOML file, or the folder of a run or a cascade")
+      ->required();
+  command
+      ->add_option("--set", arguments->sets,
+                   "KEY=VALUE: overrides an option, as in --set run.steps=100; of a cascade's stage, STAGE.KEY=VALUE")
       ->allow_extra_args(false);
+  command->add_option("--stage", arguments->stage, "of a cascade: this stage alone, 1 … or its name");
   command
       ->add_option("--resume", arguments->options.resume,
                    "auto: from the run's newest whole checkpoint; never; or a checkpoint")

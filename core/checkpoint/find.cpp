@@ -9,6 +9,7 @@
 #include "core/checkpoint/checkpoint.h"
 #include "core/checkpoint/disk.h"
 #include "core/checkpoint/reader.h"
+#include "core/config/include.h"
 #include "core/formats/file.h"
 
 namespace ditto::checkpoint {
@@ -30,6 +31,7 @@ bool is_foreign(const fs::path& path) {
 }
 
 std::string remedy(const std::string& path) {
+  if (const auto stages = remedy_of_cascade(path); !stages.empty()) return stages;
   if (!is_foreign(path)) return kGivePath;
   return "if it holds another project's weights, make a checkpoint of them: `ditto checkpoint import " + shown(path) +
          " --format … --out DIR`";

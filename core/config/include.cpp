@@ -187,6 +187,7 @@ std::string remedy_without_recipes(const fs::path& path) {
 
 // Somebody means a run, a recipe in it, or pictures to learn from.
 std::string remedy_of_folder(const std::string& folder) {
+  if (const auto stages = remedy_of_cascade(folder); !stages.empty()) return stages;
   std::error_code code;
   const auto path = fs::path(folder);
   if (fs::exists(path / "manifest.json", code) && fs::exists(path / "recipe.toml", code))
@@ -208,6 +209,26 @@ std::vector<std::string> plugins_first(std::vector<std::string> sets) {
 }
 
 }  // namespace
+
+std::string remedy_of_cascade(const std::string& folder) {
+  const auto path = fs::path(folder) / kCascadeFile;
+  std::error_code code;
+  if (!fs::is_regular_file(path, code)) return {};
+  std::string stages;
+  try {
+    const auto tree = formats::parse_toml_file(path.string());
+    const auto* list =
+        tree.find_path("cascade.stages") ? tree.find_path("cascade.stages")->as<formats::Array>() : nullptr;
+    if (!list) return {};
+    for (const auto& one : *list)
+      if (const auto* recipe = one.as<std::string>(); recipe && fs::exists(fs::path(folder) / *recipe, code))
+        stages += (stages.empty() ? "" : ", ") +
+                  shown((fs::path(folder) / fs::path(*recipe).stem()).lexically_normal().string());
+  } catch (const Error&) {  // what is no TOML names none
+    return {};
+  }
+  return stages.empty() ? std::string() : "it is the folder of a cascade: name a stage's, of " + stages;
+}
 
 std::string recipe_file(const std::string& given) {
   std::error_code code;

@@ -10,6 +10,12 @@ namespace ditto {
 
 // Of a run's folder, the name of the recipe that it keeps.
 inline constexpr const char* kRunRecipe = "run.toml";
+// Of the folder of a cascade (core/cascade), the name of the file that names its stages.
+inline constexpr const char* kCascadeFile = "cascade.toml";
+
+// What to name in the place of such a folder, where one run is wanted: "name a stage's: runs/faces/base, …". Empty: it
+// is none.
+std::string remedy_of_cascade(const std::string& folder);
 
 // The file that is meant: of a run's folder its run.toml. Throws Error(config) for what is no recipe.
 std::string recipe_file(const std::string& given);

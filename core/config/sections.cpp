@@ -10,6 +10,7 @@
 #include <ditto/kernels.h>
 #include <ditto/optimizer.h>
 #include <ditto/sampler.h>
+#include <ditto/text.h>
 
 #include "core/config/include.h"
 
@@ -113,11 +114,29 @@ Section section_in(const formats::Table& recipe, std::string_view name, const st
   return {table, std::string(name), place(*node, file)};
 }
 
+namespace {
+
+// Several recipes, where one is wanted.
+[[noreturn]] void refuse_cascade_as_recipe(const formats::Node& cascade, const std::string& file) {
+  std::string stages;
+  const auto* table = cascade.as<formats::Table>();
+  const auto* given = table ? table->find("stages") : nullptr;
+  if (const auto* list = given ? given->as<formats::Array>() : nullptr)
+    for (const auto& one : *list)
+      if (const auto* recipe = one.as<std::string>()) stages += (stages.empty() ? "" : ", ") + shown(*recipe);
+  throw Error(ErrorKind::config, place(cascade, file),
+              "[cascade] makes it a cascade of recipes, and one recipe is wanted",
+              "name one of its stages" + (stages.empty() ? stages : ": " + stages));
+}
+
+}  // namespace
+
 void refuse_unknown_sections(const formats::Table& recipe, const std::string& file) {
   std::vector<std::string> names;
   for (const auto& entry : kSections) names.emplace_back(entry.name);
   for (const auto& entry : recipe.entries()) {
     if (std::find(names.begin(), names.end(), entry.key) != names.end()) continue;
+    if (entry.key == "cascade") refuse_cascade_as_recipe(entry.value, file);
     const auto near = nearest(entry.key, names);
     std::string all;
     for (const auto& one : names) all += (all.empty() ? "" : ", ") + one;

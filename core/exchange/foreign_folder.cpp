@@ -301,8 +301,8 @@ void require_schedule(const std::string& pipeline, const ForeignConfig& ours) {
                            const std::optional<OptionValue>& mine) {
     if (theirs && mine && *theirs != *mine)
       throw Error(ErrorKind::config, path,
-                  "says " + key + " = " + to_text(*theirs) + ", and [scheduler] makes it " + to_text(*mine) +
-                      ": these weights would be taken for others",
+                  "says " + key + " = " + ditto::to_text(*theirs) + ", and [scheduler] makes it " +
+                      ditto::to_text(*mine) + ": these weights would be taken for others",
                   "set [scheduler] as the weights were trained, or name their own folder");
   };
   const auto theirs = [&](const char* key) { return object.contains(key) ? config_value(object[key]) : std::nullopt; };

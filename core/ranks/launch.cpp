@@ -125,8 +125,9 @@ RankInfo from_slurm(const Variables& env) {
 
 }  // namespace
 
-RankInfo rank_info(const Environment& environment) {
-  const Variables env(environment);
+namespace {
+
+RankInfo launched(const Variables& env) {
   if (env.has("RANK") || env.has("WORLD_SIZE")) return from_variables(env);
   if (env.has("OMPI_COMM_WORLD_RANK")) return from_open_mpi(env);
   if (env.has("PMI_RANK") && env.has("PMI_SIZE")) return from_pmi(env);
@@ -134,6 +135,24 @@ RankInfo rank_info(const Environment& environment) {
   if (env.has("PMIX_RANK"))  // alone it does not say how many there are; each would train by itself, into one folder
     Variables::refuse("PMIX_RANK", "is set, but nothing says how many ranks there are", "set RANK and WORLD_SIZE");
   return {};
+}
+
+// Of the number that kNextVariable says. A store of the launcher's is there for all of them.
+void go_on(RankInfo& info, int next) {
+  info.attempt += "." + std::to_string(next);
+  if (info.store_is_launchers) return;
+  constexpr int kPorts = 65536;
+  const int port = info.master_port + next;
+  info.master_port = static_cast<std::uint16_t>(port < kPorts ? port : info.master_port - next);
+}
+
+}  // namespace
+
+RankInfo rank_info(const Environment& environment) {
+  const Variables env(environment);
+  auto info = launched(env);
+  if (env.has(kNextVariable)) go_on(info, env.number(kNextVariable, 1, 1000));
+  return info;
 }
 
 RankInfo rank_info() {

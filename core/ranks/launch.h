@@ -8,6 +8,10 @@
 
 namespace ditto {
 
+// Set by a process that has done one of several things and becomes the next, a number from 1 on: ranks that are still
+// at the one before are not to be met.
+inline constexpr const char* kNextVariable = "DITTO_NEXT";
+
 struct RankInfo {
   int rank = 0, world_size = 1;
   int local_rank = 0, local_world_size = 1;  // on this machine
@@ -15,8 +19,10 @@ struct RankInfo {
   std::uint16_t master_port = 29500;
   bool store_is_launchers = false;  // torchrun's agent hosts the store: rank 0 connects as the others do
   int store_socket = -1;            // rank 0: a listening socket inherited for the store; -1: opens its own
-  std::string attempt = "0";        // how often torchrun has started these ranks again
-  std::string launcher = "none";    // "torchrun", "local ranks", "Open MPI", "PMI", "Slurm", or "environment"
+  // How often torchrun has started these ranks again; with ".N" behind it for what they go through as number N of
+  // several, from 1 on, at a port of its own: kNextVariable.
+  std::string attempt = "0";
+  std::string launcher = "none";  // "torchrun", "local ranks", "Open MPI", "PMI", "Slurm", or "environment"
 };
 
 // Reads, the first that is there: RANK and WORLD_SIZE with MASTER_ADDR and MASTER_PORT (torchrun, --local-ranks);

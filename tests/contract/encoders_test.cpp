@@ -73,6 +73,7 @@ std::vector<EncoderCase> autoencoder_cases() {
 
 TEST_CASE("every encoder keeps its promises") {
   const std::vector<EncoderCase> pictures{{{{"image", at::kFloat, {3, 16, 16}, "-1 … 1"}}}};
+  const auto sides = [](int64_t side) { return OptionValue(std::vector<int64_t>{side, side}); };
   const std::map<std::string, std::vector<EncoderCase>> table{
       {"t5", text_cases("t5", 64,
                         {{{"head_width", number(6)}, {"gated", false}, {"zero_padding", true}},
@@ -85,7 +86,11 @@ TEST_CASE("every encoder keeps its promises") {
       {"bert", text_cases("bert", 65, {{}, {{"pooling", text("pooler")}}, {{"pooling", text("cls")}}})},
       {"join_text", join_text_cases()},
       {"autoencoder_kl", autoencoder_cases()},
-      {"fit_text", {{{{"text", at::kFloat, {-1, 12}, ""}, {"text_mask", at::kBool, {-1}, ""}}}}}};
+      {"fit_text", {{{{"text", at::kFloat, {-1, 12}, ""}, {"text_mask", at::kBool, {-1}, ""}}}}},
+      {"pyramid",
+       {{pictures[0].data, {{"size", sides(4)}}},
+        {pictures[0].data, {{"size", sides(4)}, {"crop", sides(8)}, {"name", text("few")}, {"filter", text("area")}}}}},
+      {"noise_condition", {{{{"low", at::kFloat, {3, 4, 4}, "-1 … 1"}}}}}};
   for (const auto& [id, path] : plugins_of("encoders")) {
     const auto it = table.find(id);
     for (const EncoderCase& test : it == table.end() ? pictures : it->second)

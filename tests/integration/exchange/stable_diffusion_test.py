@@ -12,6 +12,7 @@ import dataclasses
 import pathlib
 import shutil
 import sys
+import tomllib
 
 import numpy as np
 import torch
@@ -177,7 +178,9 @@ def test_samples_of_a_folder_are_the_pipelines():
 def test_a_folder_is_trained_on_and_goes_back_into_its_pipeline():
     for name in KINDS:
         checkpoint, pipeline = imported(name)
-        path = recipe_of(name, run=dict(name=f"{name}-tuned", steps=2, batch=2, init_from=str(checkpoint)),
+        # The options that the import read in the folder; a user of a published size writes `preset` and no more.
+        model = tomllib.loads((checkpoint / "recipe.toml").read_text())["model"]
+        path = recipe_of(name, run=dict(name=f"{name}-tuned", steps=2, batch=2, init_from=str(checkpoint)), model=model,
                          data=t.synthetic(samples=8, channels=3, height=8 * SIDE, width=8 * SIDE, classes=3, captions=True),
                          objective=dict(plugin="diffusion", condition_dropout=0.5), optimizer=dict(plugin="adamw"),
                          lr_schedule=dict(lr=1e-3), ema=dict(enabled=False))

@@ -179,6 +179,16 @@ def of_bert():
     return t.write_recipe("bert.toml", tree)
 
 
+def enlarging():
+    """Pictures of 8 pixels learned from parts of larger ones, by noised ones of 4."""
+    return t.write_recipe("enlarging.toml", t.recipe(
+        run=dict(name="enlarging", steps=2, batch=8, micro_batch=4), objective=dict(plugin="diffusion", condition_dropout=0.0),
+        data=t.synthetic(classes=0, channels=3, height=16, width=16, content="noise", text_tokens=6, text_width=32),
+        encoder__image=dict(plugin="pyramid", size=[4, 4], crop=[8, 8]), encoder__low=dict(plugin="noise_condition"),
+        model=dict(plugin="imagen_efficient_unet", embed_dim=64, channel_mult=[1, 1], num_resblocks=[1, 1], atnn_enabled_at=[0, 1],
+                   per_head_channels=16, token_length=6, noise_cond_aug=True)))
+
+
 def test_every_encoder_learns_as_on_the_cpu():
     """`ahead`: in a stream of its own, beside the step."""
     check_learns("identity", base())
@@ -188,7 +198,8 @@ def test_every_encoder_learns_as_on_the_cpu():
     check_learns("fit", imagen_texts.recipe("fit", imagen_texts.shard("fit"), **imagen_texts.said(drop=0.5)))
     t.train(autoencoder.recipe("learned", run=dict(steps=2)), "learned")
     check_learns("latents", autoencoder.latents("latents", weights=str(t.work / "learned")))
-    t.equal(plugins("encoders"), ["autoencoder_kl", "bert", "clip_text", "fit_text", "identity", "join_text", "t5"],
+    check_learns("enlarging", enlarging(), bound=1e-11)
+    t.equal(plugins("encoders"), ["autoencoder_kl", "bert", "clip_text", "fit_text", "identity", "join_text", "noise_condition", "pyramid", "t5"],
             "encoders that are tried here")
 
 

@@ -139,6 +139,21 @@ TEST_CASE("ranks that torchrun starts again know that they are") {
   CHECK(info_of({{"RANK", "0"}, {"WORLD_SIZE", "1"}}).attempt == "0");
 }
 
+TEST_CASE(
+    "ranks that have become the next of several meet at another place than those that are still at the one before") {
+  const std::map<std::string, std::string> two{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "1234"}};
+  auto next = two;
+  next["DITTO_NEXT"] = "2";
+  CHECK(info_of(next).attempt == "0.2");
+  CHECK(info_of(next).master_port == 1236);
+  next["MASTER_PORT"] = "65534";
+  CHECK(info_of(next).master_port == 65532);
+  next["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+  CHECK(info_of(next).master_port == 65534);
+  next["DITTO_NEXT"] = "x";
+  CHECK_THROWS_WITH_AS(info_of(next), doctest::Contains("DITTO_NEXT: is \"x\""), Error);
+}
+
 TEST_CASE("a variable that is missing or makes no sense is named") {
   CHECK_THROWS_WITH_AS(info_of({{"RANK", "0"}}), doctest::Contains("WORLD_SIZE"), Error);
   CHECK_THROWS_WITH_AS(info_of({{"RANK", "4"}, {"WORLD_SIZE", "4"}}), doctest::Contains("RANK: is \"4\"; expected"),
