@@ -231,6 +231,20 @@ def test_imagens_trainings():
         t.check(seconds < 10 and memory < 2e9, f"{name} took {seconds:.1f} s and {memory} bytes")
 
 
+def test_cascades():
+    """Of every stage what its recipe says alone; and a quarter of an hour of emoji, by operations of a forward."""
+    said, seconds, memory = dry(t.source / "configs/imagen.toml", "--ranks", "8")
+    cases = dict(imagen_base64_500m="500m_res_64", imagen_sr256_600m="600m_res_256", imagen_sr1024_600m="400m_res_1024")
+    t.equal({stage: one["parameters"] for stage, one in said.items()}, {stage: published(f"imagen_{case}") for stage, case in cases.items()}, "stages")
+    for stage in cases:
+        t.equal(said[stage], dry(t.source / f"configs/{stage}.toml", "--ranks", "8")[0], f"{stage} alone")
+    t.check(seconds < 30 and memory < 2e9, f"it took {seconds:.1f} s and {memory} bytes")
+    said, _, _ = dry(t.source / "configs/emoji_cascade/cascade.toml")
+    forward = {stage: one["flops_per_step"] / 3 / one["micro_batch"] / 1e9 for stage, one in said.items()}
+    print("  GFLOP of a forward as a stage learns: " + ", ".join(f"{stage} {one:.2f}" for stage, one in forward.items()))
+    t.check(list(forward) == ["base", "sr32", "sr64"] and all(0.1 < one < 0.3 for one in forward.values()), forward)
+
+
 def published(case):
     """Learned numbers of the original class, as tests/golden/models has counted them."""
     return json.loads((t.source / f"tests/golden/models/{case}.json").read_text())["parameters"]
