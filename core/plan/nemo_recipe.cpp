@@ -1,6 +1,8 @@
 #include "core/plan/nemo_recipe.h"
 
 #include <algorithm>
+#include <cinttypes>
+#include <cstdio>
 #include <filesystem>
 #include <utility>
 
@@ -133,8 +135,49 @@ void put_run(NemoFields& yaml, RecipeText& recipe) {
     recipe.put("run", "memory_format", yaml.flag("model.channels_last", false) ? "channels_last" : "channels_first");
 }
 
-// -> the side of the pictures that the network sees.
-int64_t put_data(NemoFields& yaml, RecipeText& recipe) {
+struct Sides {
+  int64_t whole, seen;  // of a picture, and of the part of it that the network learns
+};
+
+std::string unet_type(NemoFields& yaml) {
+  return yaml.one_of("model.unet_type", "base", {{"base", "base"}, {"sr", "sr"}, {"sr-unet", "sr-unet"}});
+}
+
+// "N, N"
+int64_t side_of_crop(NemoFields& yaml, const std::string& field) {
+  const auto sides = yaml.word(field);
+  int64_t rows = 0, columns = 0;
+  char end = 0;
+  if (std::sscanf(sides.c_str(), " %" SCNd64 " , %" SCNd64 " %c", &rows, &columns, &end) != 2 || rows < 1 ||
+      rows != columns)
+    yaml.refuse(field, "= " + sides + " is no square", "say a side twice, as 64, 64");
+  return rows;
+}
+
+// The picture that is learned, and of models that enlarge the small one, with its noise, whose levels are spread as the
+// picture's own.
+void put_small_pictures(NemoFields& yaml, RecipeText& recipe, Sides sides) {
+  if (unet_type(yaml) == "base") {
+    recipe.put("encoder.image", "plugin", "identity");
+    return;
+  }
+  const std::string target = "model.data.train.target_resolutions", theirs = "model.preconditioning.";
+  const auto both = yaml.take(target);
+  if (!both.is_array() || both.size() != 2 || !both[0].is_number_integer() || both[1] != sides.seen)
+    yaml.refuse(target, "is not [LOW, " + std::to_string(sides.seen) + "]",
+                "say both sides, of the picture to enlarge and of the picture");
+  recipe.put("encoder.image", "plugin", "pyramid");
+  recipe.put("encoder.image", "size", {both[0], both[0]});
+  if (sides.seen < sides.whole) recipe.put("encoder.image", "crop", {sides.seen, sides.seen});
+  if (!yaml.flag("model.noise_cond_aug", false)) return;
+  recipe.put("encoder.low", "plugin", "noise_condition");
+  const std::pair<const char*, const char*> names[] = {
+      {"sigma_data", "sigma_data"}, {"p_mean", "mean"}, {"p_std", "std"}};
+  for (const auto& [field, option] : names)
+    if (yaml.has(theirs + field)) recipe.put("encoder.low", option, yaml.number(theirs + field));
+}
+
+Sides put_data(NemoFields& yaml, RecipeText& recipe) {
   const std::string train = "model.data.train.", pictures = train + "augmentations.";
   const auto root = fs::path(yaml.word("model.data.webdataset.local_root_path", ""));
   auto paths = yaml.take(train + "dataset_path");
@@ -147,13 +190,12 @@ int64_t put_data(NemoFields& yaml, RecipeText& recipe) {
     // NeMo's list of tar files is a pickle that lies beside them.
     shards.push_back((root / (path.extension() == ".pkl" ? path.parent_path() / "*.tar" : path)).string());
   }
-  const auto sides = yaml.word(pictures + "center_crop_h_w");
-  const auto smallest = yaml.whole(pictures + "resize_smallest_side");
-  const auto is_side = std::to_string(smallest);
-  if (sides != is_side + ", " + is_side && sides != is_side + "," + is_side)
-    yaml.refuse(pictures + "center_crop_h_w",
-                "= " + sides + " of pictures whose smallest side is " + is_side +
-                    ": no data here learns from parts of pictures",
+  const auto crop = pictures + "center_crop_h_w";
+  const auto smallest = yaml.whole(pictures + "resize_smallest_side"), seen = side_of_crop(yaml, crop);
+  if (seen > smallest || (seen < smallest && unet_type(yaml) == "base"))
+    yaml.refuse(crop,
+                "= " + yaml.word(crop) + " of pictures whose smallest side is " + std::to_string(smallest) +
+                    ": only what enlarges learns from parts of pictures here",
                 "crop to what resize_smallest_side says");
   recipe.put("data", "plugin", "webdataset");
   recipe.put("data", "shards", shards);
@@ -161,14 +203,17 @@ int64_t put_data(NemoFields& yaml, RecipeText& recipe) {
   recipe.put("data", "size", {smallest, smallest});
   recipe.put("data", "resize", "bicubic");
   recipe.put("data", "channels", yaml.whole("model.unet.channels", 3));
-  recipe.put("encoder.image", "plugin", "identity");
+  put_small_pictures(yaml, recipe, {smallest, seen});
   recipe.put("loader", "threads", yaml.whole("model.data.num_workers", 2));
   recipe.put("loader", "flip", yaml.flag(pictures + "horizontal_flip", false));
   if (!yaml.take(train + "filterings").is_null())
     yaml.refuse(train + "filterings", "leaves pictures out by their size, and shards are learned from whole here",
                 "set null, and name shards without those pictures");
-  return smallest;
+  return {smallest, seen};
 }
+
+// What NeMo downloads where its field says nothing.
+constexpr const char* kOwnEncoder = "t5-11b";
 
 void put_texts(NemoFields& yaml, RecipeText& recipe) {
   const std::string theirs = "model.conditioning.";
@@ -179,21 +224,15 @@ void put_texts(NemoFields& yaml, RecipeText& recipe) {
   for (const char* field : {"precached_key", "out_key", "encoder_path"})
     if (const auto value = yaml.take(theirs + field); !value.is_null()) recipe.put("conditioning", field, value);
   if (!encodes) return;
+  if (yaml.take(theirs + "encoder_path").is_null()) recipe.put("conditioning", "encoder_path", kOwnEncoder);
   recipe.put("conditioning", "online_encoding", true);
   recipe.put("encoder.t5", "preset", "t5-11b");
 }
 
-void put_model(NemoFields& yaml, RecipeText& recipe, int64_t side) {
+void put_model(NemoFields& yaml, RecipeText& recipe, Sides sides) {
   const std::string theirs = "model.unet.";
-  const auto type = yaml.one_of("model.unet_type", "base", {{"base", "base"}, {"sr", "sr"}, {"sr-unet", "sr-unet"}});
+  const auto type = unet_type(yaml);
   const bool enlarges = type != "base", efficient = type == "sr";
-  if (enlarges) {
-    const std::string sizes = "model.data.train.target_resolutions";
-    const auto both = yaml.take(sizes);
-    if (!both.is_array() || both.size() != 2 || both[1] != side)
-      yaml.refuse(sizes, "is not [LOW, " + std::to_string(side) + "]",
-                  "say both sides, of the picture to enlarge and of the picture");
-  }
   recipe.put("model", "plugin", efficient ? "imagen_efficient_unet" : "imagen_unet");
   std::vector<std::string> as_they_are{"embed_dim",      "channel_mult",          "per_head_channels",
                                        "attention_type", "feature_pooling_type",  "learned_sinu_pos_emb_dim",
@@ -214,9 +253,9 @@ void put_model(NemoFields& yaml, RecipeText& recipe, int64_t side) {
   } else {
     yaml.leave_out(theirs + "num_attn_heads", "does nothing where per_head_channels says it");
   }
-  if (const auto image = yaml.whole(theirs + "image_size", side); image != side)
+  if (const auto image = yaml.whole(theirs + "image_size", sides.whole); image != sides.whole)
     yaml.refuse(theirs + "image_size",
-                "= " + std::to_string(image) + ", and pictures have a side of " + std::to_string(side),
+                "= " + std::to_string(image) + ", and pictures have a side of " + std::to_string(sides.whole),
                 "let both be the same");
   else if (!efficient)
     recipe.put("model", "image_size", image);
@@ -330,20 +369,24 @@ NemoRecipe recipe_of_nemo(const std::string& yaml_text, const std::string& file)
   take_what_changes_nothing(yaml);
   RecipeText recipe;
   put_run(yaml, recipe);
-  const auto side = put_data(yaml, recipe);
+  const auto sides = put_data(yaml, recipe);
   put_texts(yaml, recipe);
-  put_model(yaml, recipe, side);
+  put_model(yaml, recipe, sides);
   put_diffusion(yaml, recipe);
   put_optimizer(yaml, recipe);
   put_what_is_kept(yaml, recipe);
-  const bool enlarges = yaml.word("model.unet_type", "base") != "base";
   const auto ranks = ranks_in(yaml);
   yaml.refuse_rest();
   auto notes = yaml.notes();
   notes.push_back("trainer.devices, num_nodes: a launcher starts ranks, " + std::to_string(ranks) +
                   " there (docs/clusters.md)");
-  if (enlarges)
-    notes.push_back("model.data.train.target_resolutions: the smaller picture, `low`, is to come from the data");
+  const std::string texts = "model.conditioning.";
+  if (yaml.flag(texts + "online_encoding", false) && yaml.take(texts + "encoder_path").is_null())
+    notes.push_back(texts + "encoder_path: NeMo downloads T5-11B; here its folder, " + kOwnEncoder +
+                    ", is to lie beside the recipe");
+  if (sides.seen < sides.whole)
+    notes.push_back(
+        "model.data.train.augmentations.center_crop_h_w: parts of pictures are cut by sample id, not from the middle");
   return {recipe.text(), std::move(notes)};
 }
 

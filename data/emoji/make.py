@@ -14,6 +14,7 @@ What lies in .deps/emoji then:
     SIDE/train, SIDE/held_out  shards: a PNG, a caption and notes a sample
     SIDE/shuffled              with --shuffle: the samples of train, each under the name of another
     prompts.txt                300 names to learn from, then the 50 that are held out
+    held_out.txt               these alone
     pairs.json                 of each held-out name those of its base in all six tones
 data/emoji/judge.py holds samples of prompts.txt against them.
 """
@@ -124,6 +125,7 @@ def make(pictures, side, ditto, into, with_shuffled):
         make_shards(ditto, samples, captions, side, into / str(side) / part)
     prompts = sorted(learned, key=lambda name: chance(name, "prompts"))[:PROMPTS]
     (into / "prompts.txt").write_text("".join(name + "\n" for name in [*prompts, *pairs]))
+    (into / "held_out.txt").write_text("".join(name + "\n" for name in pairs))
     (into / "pairs.json").write_text(json.dumps(pairs, indent=1, ensure_ascii=False) + "\n")
 
 

@@ -23,6 +23,7 @@ import zlib
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import support as t  # noqa: E402
+import text_encoders  # noqa: E402
 
 PAGES = ["README.md", "CONTRIBUTING.md", *sorted(
     (str(path.relative_to(t.source)) for path in (t.source / "docs").rglob("*.md")),
@@ -35,7 +36,7 @@ ELSEWHERE = {"host1": "two machines; integration/launchers_slow.py joins two net
              "sd1": "a folder of Stable Diffusion; integration/stable_diffusion_test.py goes all of its way",
              "moviegen_toy": "integration/moviegen_stages.py goes all of its way"}
 # What a page may name that is not in the repository: what a person makes, what a run or a build leaves, and files of other projects.
-NOT_HERE = re.compile(r"(runs|build|photos|drawings|sketches|\.deps|plugins/(models/port|samplers/mine))/|models/stdit/stdit_layer_spec\.py|hooks/first_block_cache\.py")
+NOT_HERE = re.compile(r"(runs|build|photos|drawings|sketches|captioned|\.deps|plugins/(models/port|samplers/mine))/|models/stdit/stdit_layer_spec\.py|hooks/first_block_cache\.py")
 SUFFIXES = "h|cpp|cu|py|sh|md|toml|txt|cmake|json|svg|png|lock"
 build = os.environ.get("DITTO_BUILD_DIR", str(t.source / "build/release"))
 
@@ -49,6 +50,13 @@ done
 if [ "$1" = train ]; then
   steps=2
   case $2 in runs/*) steps=4 ;; esac
+  stages=$(cat "$2" "$2/cascade.toml" 2>/dev/null | sed -n 's/^stages = \\[\\(.*\\)\\].*/\\1/p' | tr -d '",' | sed 's/[.]toml//g')
+  if [ -n "$stages" ]; then
+    for stage in $stages; do
+      set -- "$@" --set $stage.run.steps=$steps --set $stage.validate.every=2 --set $stage.checkpoint.every=0
+    done
+    exec {ditto} "$@"
+  fi
   exec {ditto} "$@" --set run.steps=$steps --set validate.every=2 --set validate.grid_every=2 --set validate.grid=6
 fi
 exec {ditto} "$@"
@@ -132,6 +140,7 @@ def make_workspace():
             (folder / name).write_bytes(content)
     write_pictures(t.work / "drawings", 14, random.Random(1))
     write_pictures(t.work / "sketches", 8, random.Random(2))
+    write_captioned()
     write_recipes()
 
 
@@ -147,6 +156,18 @@ def write_pictures(folder, count, draws):
             chunks = [(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)), (b"IDAT", pixels), (b"IEND", b"")]
             (folder / name / f"{number:03}.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(
                 struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks))
+
+
+def write_captioned():
+    """Pictures with a text beside each, and a T5 of random weights, as transformers saves one."""
+    write_pictures(t.work / "shapes", 8, random.Random(3))
+    captioned = t.work / "captioned"
+    captioned.mkdir()
+    for number, path in enumerate(sorted((t.work / "shapes").rglob("*.png"))):
+        shutil.copy(path, captioned / f"{number:03}.png")
+        (captioned / f"{number:03}.txt").write_text(f"a {path.parent.name}")
+    size = text_encoders.T5 | dict(d_model=64)
+    text_encoders.folder("t5", text_encoders.t5_shapes(size), size, "T5EncoderModel", "t5")
 
 
 def write_recipes():

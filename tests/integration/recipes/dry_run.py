@@ -185,6 +185,7 @@ def test_large_models_take_seconds():
 
 
 AUTOENCODER, AUTOENCODER_SD, T5_XXL, CLIP_L, CLIP_L_PROJECTED, CLIP_G = 83819683, 83653863, 4762310656, 123060480, 123650304, 694659840
+T5_11B = 4864791552
 
 
 def test_adapters_of_published_models_and_their_encoders():
@@ -215,6 +216,33 @@ def test_stable_diffusion_and_its_encoders():
         t.equal(said["frozen_parameters"], {f"encoder.{one}": count for one, count in encoders.items()}, f"frozen parameters of {name}")
         t.equal((said["parameters"], said["tokens_per_sample"]), (published(f"unet_{name}"), tokens), f"{name}: learned parameters, places")
         t.check(seconds < 10 and memory < 2e9, f"{name} took {seconds:.1f} s and {memory} bytes")
+
+
+def test_imagens_trainings():
+    """Learned numbers, places of a sample as it is learned from, samples of a rank: fields of NeMo's YAML files."""
+    for name, case, places, batch in (("base64_500m", "500m_res_64", 64, 128), ("base64_500m_edm", "500m_res_64", 64, 48),
+                                      ("base64_500m_online", "500m_res_64", 64, 48), ("base64_2b", "2b_res_64", 64, 32),
+                                      ("sr256_400m", "400m_res_256", 256, 16), ("sr256_600m", "600m_res_256", 256, 64),
+                                      ("sr1024_600m", "400m_res_1024", 256, 64)):
+        said, seconds, memory = dry(t.source / f"configs/imagen_{name}.toml", "--ranks", "8")
+        t.equal([said[key] for key in ("parameters", "tokens_per_sample", "micro_batch")], [published(f"imagen_{case}"), places**2, batch // 8], name)
+        t.equal(said.get("frozen_parameters", {}), {"encoder.t5": T5_11B} if name.endswith("online") else {}, f"frozen parameters of {name}")
+        t.check("unknown" not in said, f"{name}: {said.get('unknown')}")
+        t.check(seconds < 10 and memory < 2e9, f"{name} took {seconds:.1f} s and {memory} bytes")
+
+
+def test_cascades():
+    """Of every stage what its recipe says alone; and a quarter of an hour of emoji, by operations of a forward."""
+    said, seconds, memory = dry(t.source / "configs/imagen.toml", "--ranks", "8")
+    cases = dict(imagen_base64_500m="500m_res_64", imagen_sr256_600m="600m_res_256", imagen_sr1024_600m="400m_res_1024")
+    t.equal({stage: one["parameters"] for stage, one in said.items()}, {stage: published(f"imagen_{case}") for stage, case in cases.items()}, "stages")
+    for stage in cases:
+        t.equal(said[stage], dry(t.source / f"configs/{stage}.toml", "--ranks", "8")[0], f"{stage} alone")
+    t.check(seconds < 30 and memory < 2e9, f"it took {seconds:.1f} s and {memory} bytes")
+    said, _, _ = dry(t.source / "configs/emoji_cascade/cascade.toml")
+    forward = {stage: one["flops_per_step"] / 3 / one["micro_batch"] / 1e9 for stage, one in said.items()}
+    print("  GFLOP of a forward as a stage learns: " + ", ".join(f"{stage} {one:.2f}" for stage, one in forward.items()))
+    t.check(list(forward) == ["base", "sr32", "sr64"] and all(0.1 < one < 0.3 for one in forward.values()), forward)
 
 
 def published(case):

@@ -41,6 +41,7 @@ BASE = SHARED | {
 }
 SR = SHARED | {
     "run": SHARED["run"] | dict(memory_format="channels_first"),
+    "encoder": dict(image=dict(plugin="pyramid", size=[4, 4]), low=dict(plugin="noise_condition", sigma_data=0.4, mean=-0.7, std=1.3)),
     "model": UNET | dict(plugin="imagen_efficient_unet", per_head_channels=-1, num_attn_heads=4, num_resblocks=[1, 2], atnn_enabled_at=[0, 1],
                          stride=2, skip_connection_scaling=True, noise_cond_aug=True),
     "scheduler": dict(plugin="edm", sigma_data=0.4, mean=-0.7, std=1.3, loss="l1"),
@@ -61,7 +62,7 @@ def test_every_field_becomes_an_option_or_is_noted():
             t.equal(recipe.get(section), expected.get(section), f"[{section}] of {name}")
         noted = ["allow_tf32", "trainer.benchmark", "model.inductor", "model.ddp_overlap", "model.unet.flash_attention", "trainer.devices",
                  "exp_manager.checkpoint_callback_params.filename", "model.data.webdataset.infinite_sampler"]
-        noted += ["model.unet.num_attn_heads"] if name == "base" else ["model.data.train.target_resolutions"]
+        noted += ["model.unet.num_attn_heads"] if name == "base" else []
         for field in noted:
             t.check(f"# - {field}" in text and f"note: {field}" in done.stderr, f"{field} is not noted: {text}")
         t.check("6 there" in text, text)
@@ -81,8 +82,30 @@ def test_recipes_are_taken_by_their_plugins():
         path = t.work / f"taken-{name}.toml"
         t.run("init", "--from", HERE / f"{name}.yaml", "--out", path)
         t.check("null_text" not in t.run("config", "show", path).all, "an option that no UNet of Imagen has")
-    t.run("train", t.work / "taken-base.toml", "--dry-run")
-    t.refused(2, ["\"low\"", "is made by nobody"], "train", t.work / "taken-sr.toml", "--dry-run")  # as its note says
+        t.run("train", path, "--dry-run")
+
+
+def test_an_encoder_that_nemo_downloads_is_named_and_noted():
+    path, text = t.work / "online.yaml", (HERE / "base.yaml").read_text()
+    old = "".join(line for line in text.splitlines(True) if line.strip().startswith(("precached_key", "out_key")))
+    t.check(old in text and old.count("\n") == 2, old)
+    path.write_text(text.replace(old, "    online_encoding: True\n    encoder_path: null\n"))
+    recipe, text, _ = made(path, "online")
+    t.equal(recipe["conditioning"], dict(embed_dim=64, token_length=12, drop_rate=0.2, encoder_path="t5-11b", online_encoding=True), "[conditioning]")
+    t.check("conditioning.encoder_path: NeMo downloads" in text, "no note")
+
+
+def test_what_enlarges_learns_from_parts_of_pictures():
+    path = t.work / "parts.yaml"
+    text = (HERE / "sr.yaml").read_text()
+    for old, new in (("resize_smallest_side: 16", "resize_smallest_side: 64"), ("image_size: 16", "image_size: 64")):
+        t.equal(text.count(old), 1, old)
+        text = text.replace(old, new)
+    path.write_text(text)
+    recipe, text, _ = made(path, "parts")
+    t.equal((recipe["data"]["size"], recipe["encoder"]["image"]), ([64, 64], dict(plugin="pyramid", size=[4, 4], crop=[16, 16])), "pictures and parts of them")
+    t.check("center_crop_h_w: parts" in text, "no note on where parts are cut")
+    t.run("train", t.work / "parts.toml", "--dry-run")
 
 
 # What is changed in a file, and what is said of the line.
@@ -94,6 +117,8 @@ REFUSED = [
     ("base", "precision: bf16", "precision: 8", "precision: 8", ["expected one of"]),
     ("base", "accumulate_grad_batches: 1", "accumulate_grad_batches: 2", "accumulate_grad_batches: 2", ["NeMo refuses"]),
     ("base", "center_crop_h_w: 16, 16", "center_crop_h_w: 8, 8", "center_crop_h_w: 8, 8", ["learns from parts"]),
+    ("sr", "center_crop_h_w: 16, 16", "center_crop_h_w: 16, 8", "center_crop_h_w: 16, 8", ["no square"]),
+    ("sr", "center_crop_h_w: 16, 16", "center_crop_h_w: 32, 32", "center_crop_h_w: 32, 32", ["smallest side is 16"]),
     ("base", "image_size: 16", "image_size: 32", "image_size: 32", ["let both be the same"]),
     ("base", "filterings: null", "filterings: { resolution: { method: larger, value: 16 } }", "filterings: {", ["set null"]),
     ("base", "pred_objective: x_start", "pred_objective: v", "pred_objective: v", ["noise, x_start"]),
@@ -131,7 +156,7 @@ def test_files_that_are_no_trainings_are_refused_by_what_they_are():
 THEIRS = {
     "base64-500m": "imagen_unet", "base64-2b": "imagen_unet", "base64-500m-edm": "imagen_unet", "base64-500m_online_encoding": "imagen_unet",
     "sr256-400m": "model.data.train.filterings", "sr256-600m": "model.data.train.filterings",
-    "sr1024-600m": "model.data.train.augmentations.center_crop_h_w", "sr256-400m-edm": "model.data.train.corruption_aug",
+    "sr1024-600m": "model.data.train.filterings", "sr256-400m-edm": "model.data.train.corruption_aug",
     "sr256-450m-edm": "model.data.train.corruption_aug", "sr256-600m-edm": "model.data.train.corruption_aug", "sr256-600m-edm-noise": "model.data.train.corruption_aug",
     "fid_inference": "customized_model", "imagen_fid_images": "infer", "inference_pipeline": "customized_model",
 }
