@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 namespace {
 
 // In --out: what stages pass on, and the texts that they share.
-constexpr const char *kPassed = ".cascade", *kTexts = "texts";
+constexpr const char *kPassed = ".cascade", *kSharedTexts = "texts";
 
 class CascadeSampling {
  public:
@@ -109,7 +109,7 @@ class CascadeSampling {
     own.until.clear();
     own.all = false;
     own.series = static_cast<int64_t>(stage);
-    own.kept_texts = (fs::path(a_.out) / kPassed / kTexts).string();
+    own.kept_texts = (fs::path(a_.out) / kPassed / kSharedTexts).string();
     if (!a_.steps.empty()) own.steps = {a_.steps[stage]};
     if (!a_.guidance.empty()) own.guidance = {a_.guidance[stage]};
     if (stage > 0) own.condition = passed(stage - 1);

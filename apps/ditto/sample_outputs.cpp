@@ -103,7 +103,8 @@ SampleOutputs::SampleOutputs(const SampleArguments& arguments, const Asked& aske
   if (!a_.npz.empty()) lay_out_npz();
   if (!a_.save_latents.empty())
     latents_.emplace(tensor_file(a_.save_latents, "--save-latents", "latents", asked.requests.shape));
-  if (!a_.pass.empty()) passed_.emplace(tensor_file(a_.pass.file, "--pass", a_.pass.name, decoded_));
+  if (!a_.pass.empty())
+    passed_.emplace(tensor_file(a_.pass.file, a_.kept_texts.empty() ? "--pass" : "--out", a_.pass.name, decoded_));
 }
 
 void SampleOutputs::refuse_arguments() const {

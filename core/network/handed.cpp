@@ -75,7 +75,7 @@ TensorSpecs completed_specs(const Networks& networks, const Batch& given) {
     const auto made = made_conditions(*encoder->encoder, conditions);
     if (!completes(encoder->encoder->takes(), made, there)) continue;
     for (const auto& spec : made) {
-      there[spec.name] = {};
+      there[spec.name] = torch::Tensor();
       if (!find(all, spec.name)) all.push_back(spec);
     }
   }

@@ -217,6 +217,9 @@ bool is_steady(const Case& one) {
   return one.optimizer == "adamw" && (one.precision != "fp64" || one.is_control || tiny(one.model).maps);
 }
 
+// Five steps of 1e-3 carry rounding to 3e-12 of the first moments of imagen_unet's frequencies, and of 1e-4 to 6e-14.
+const char* learning_rate(const Case& one) { return tiny(one.model).maps ? "1e-4" : "1e-3"; }
+
 }  // namespace
 
 Recipe recipe_of(const Case& one) {
@@ -226,11 +229,11 @@ Recipe recipe_of(const Case& one) {
                 "");
   const auto text = fmt::format(
       "[run]\nname = \"matrix\"\nseed = 3\nsteps = {}\nbatch = {}\nmicro_batch = {}\nclip_norm = 0.5\nprecision = "
-      "\"{}\"\ndevice = \"{}\"\n[lr_schedule]\nlr = 1e-3\n[ema]\ndecay = 0.95\nwarmup = false\n[loader]\nthreads = 0\n"
+      "\"{}\"\ndevice = \"{}\"\n[lr_schedule]\nlr = {}\n[ema]\ndecay = 0.95\nwarmup = false\n[loader]\nthreads = 0\n"
       "[validate]\nevery = 1\nsamples = 5\nbatch = 2\n"
       "[model]\nplugin = \"{}\"\n{}[scheduler]\nplugin = \"rectified_flow\"\n[objective]\nplugin = \"diffusion\"\n"
       "condition_dropout = 0.25\n[optimizer]\nplugin = \"{}\"\n[parallel]\ntimeout_s = 60\n",
-      one.resumed + one.steps, one.batch, one.batch / parts, one.precision, one.device, one.model,
+      one.resumed + one.steps, one.batch, one.batch / parts, one.precision, one.device, learning_rate(one), one.model,
       tiny(one.model).options, one.optimizer);
   auto sets = one.sets;
   if (one.one_number)

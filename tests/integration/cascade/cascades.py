@@ -8,7 +8,7 @@ import support as t  # noqa: E402
 
 STAGES = ("base", "sr8", "sr16")
 SIDES = dict(base=4, sr8=8, sr16=16)
-UNET = dict(plugin="imagen_unet", embed_dim=32, channel_mult=[1], num_res_blocks=[1], per_head_channels=16, cond_dim=16, token_length=4,
+UNET = dict(plugin="imagen_unet", embed_dim=32, channel_mult=[1], num_res_blocks=[1], per_head_channels=16, cond_dim=32, token_length=4,
             feature_pooling_type="mean")
 
 
@@ -16,11 +16,11 @@ def stage(name, **sections):
     side = SIDES[name]
     enlarges = name != "base"
     tree = dict(run=dict(name=name, steps=20, batch=4, micro_batch=2), checkpoint=dict(every=4, keep=2), validate=dict(every=0),
-                data=t.synthetic(classes=0, channels=1, height=side, width=side, text_tokens=4, text_width=8, samples=64),
+                data=t.synthetic(classes=0, channels=1, height=side, width=side, text_tokens=4, text_width=32, samples=64),
                 encoder__image=dict(plugin="pyramid", size=[side // 2] * 2) if enlarges else dict(plugin="identity"),
                 model=UNET | dict(attention_resolutions=[side], image_size=side, low_res_cond=enlarges))
     for section, options in sections.items():
-        tree[section] = tree.get(section, {}) | options
+        tree[section] = {key: value for key, value in (tree.get(section, {}) | options).items() if value is not None}
     return t.write_recipe(f"{name}.toml", t.recipe(**tree))
 
 

@@ -19,7 +19,7 @@ def test_stages_that_do_not_agree_are_refused_before_the_first_trains():
     cases = {
         "size": (dict(sr16=dict(encoder__image=dict(size=[4, 4]))),
                  'stage 3 of size, "sr16", takes a "low" of 1 x 4 x 4, and the stage before it, "sr8", makes 1 x 8 x 8'),
-        "texts": (dict(sr8=dict(data=dict(text_width=12))), '"sr8", is asked for by "text"'),
+        "texts": (dict(sr8=dict(data=dict(text_width=64))), '"sr8", is asked for by "text"'),
         "idle": (dict(sr8=dict(model=dict(low_res_cond=False))), '"sr8", makes "low" of its data, and neither its model'),
         "other": (dict(passes="small"), '"sr8", does not take "small", which the cascade passes'),
     }

@@ -25,9 +25,9 @@ def trained():
     if folder.exists():
         return folder
     e.plugins()
-    words = dict(plugin="bytes_text", weights=e.weights(), takes="caption", name="words")
+    words = dict(plugin="bytes_text", weights=e.weights("wide", 32), width=32, takes="caption", name="words")
     enlarging = {name: dict(encoder__low=dict(plugin="noise_condition"), model=dict(noise_cond_aug=True)) for name in c.STAGES[1:]}
-    path = c.cascade("tiny", run=dict(steps=2, numerics="one", token_leaf=4), data=dict(text_tokens=0, text_width=0, captions=True),
+    path = c.cascade("tiny", run=dict(steps=2, numerics="one", token_leaf=4), data=dict(text_tokens=None, text_width=None, classes=3, captions=True),
                      encoder__words=words, encoder__text=dict(plugin="fit_text", takes="words", tokens=4),
                      objective=dict(plugin="diffusion", condition_dropout=0.25), **enlarging)
     t.run(*c.words(path, "tiny"))
@@ -95,7 +95,7 @@ def test_after_a_stop_the_same_command_makes_the_rest():
             path.unlink()
         sampled("stopped", *LAST)
         t.equal(bits("stopped"), bits("whole"), f"without {gone}")
-    t.refused(2, ["another request"], "sample", trained(), "--prompts", prompts(*PROMPTS[:2], "another"), "--out", t.work / "whole", *LAST)
+    t.refused(2, ["not of this request"], "sample", trained(), "--prompts", prompts(*PROMPTS[:2], "another"), "--out", t.work / "whole", *LAST)
     prompts()
 
 
