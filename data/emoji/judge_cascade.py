@@ -2,8 +2,8 @@
 """Whether the last stage of configs/emoji_cascade enlarges what it is given: its samples of held-out emoji against data/emoji/make.py's pictures.
 
     judge_cascade.py prepare FOLDER                             what to sample: prompts, and small pictures of 32 pixels, in FOLDER
-    ditto sample runs/emoji_cascade/sr64 --prompts FOLDER/own.txt --condition low=FOLDER/own.safetensors --out own
-    ditto sample runs/emoji_cascade/sr64 --prompts FOLDER/other.txt --condition low=FOLDER/other.safetensors --out other
+    ditto sample runs/emoji_cascade/sr64 --prompts FOLDER/own.txt --condition FOLDER/own.safetensors --out own
+    ditto sample runs/emoji_cascade/sr64 --prompts FOLDER/other.txt --condition FOLDER/other.safetensors --out other
     judge_cascade.py judge own other                            the figures; exit code 1 where one misses its floor
 
     gain        PSNR of the mean of a picture's samples (8), less that of its small picture enlarged by bicubic filters:

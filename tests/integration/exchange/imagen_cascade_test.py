@@ -80,8 +80,19 @@ def normals(seed, purpose, ids, shape, series=0):
     return torch.from_numpy(np.stack(rows)).float()
 
 
-# Purpose::encoding; an encoder's seed is the run's and its section's name; its series of draws of noise_condition's noise.
-ENCODING, SECTION, SERIES = 11, "encoder.low", 1
+ENCODING, START = 11, 8  # Purpose::encoding and ::start_noise
+
+
+def low_noise():
+    """An encoder's seed is the run's and its section's name, that of a cascade's second stage another of these; noise_condition's noise is its
+    draws' series 1."""
+    seed = SEED ^ number_of("encoder.low") ^ number_of("series 1")
+    return normals(seed, ENCODING, range(len(PROMPTS)), [3, SIDES["base"], SIDES["base"]], 1)
+
+
+def start_noise():
+    """By stages, whose number is the seed."""
+    return {f"noise.{name}": normals(stage, START, range(len(PROMPTS)), [3, side, side]) for stage, (name, side) in enumerate(SIDES.items())}
 
 
 # --- both sides -------------------------------------------------------------------------------------------------------------------
@@ -139,16 +150,13 @@ def test_pictures_of_both_stages_are_nemos():
     peer("save", WIDTH)
     t.run("train", recipes())
     (t.work / "prompts.txt").write_text("".join(prompt + "\n" for prompt in PROMPTS))
-    ids = range(len(PROMPTS))
-    noise = {f"noise.{name}": torch.randn(len(PROMPTS), 3, side, side, generator=torch.Generator().manual_seed(side)) for name, side in SIDES.items()}
     text, mask = encoded(model)
-    low_noise = normals(SEED ^ number_of(SECTION), ENCODING, ids, [3, SIDES["base"], SIDES["base"]], SERIES)
     numbers = torch.tensor([[STEPS[name], GUIDANCE[name]] for name in UNETS])
-    save_file(noise | dict(text=text, text_mask=mask, low_noise=low_noise, steps_and_guidance=numbers), t.work / "given.safetensors")
+    save_file(start_noise() | dict(text=text, text_mask=mask, low_noise=low_noise(), steps_and_guidance=numbers), t.work / "given.safetensors")
     peer("sample")
     theirs = load_file(t.work / "theirs.safetensors")
     words = ["--prompts", t.work / "prompts.txt", "--steps", ",".join(map(str, STEPS.values())), "--guidance", ",".join(map(str, GUIDANCE.values()))]
-    ours = sampled(words, noise)
+    ours = sampled(words)
     for name, pictures in theirs.items():
         difference = (ours[name] - pictures).abs().max().item()
         print(f"{name}: pictures up to {pictures.abs().max():.3g} differ by {difference:.2g}")
@@ -156,15 +164,11 @@ def test_pictures_of_both_stages_are_nemos():
         t.check(difference <= TOLERANCE, f"{name}: pictures differ by {difference}")
 
 
-def sampled(words, noise):
-    """{stage: its pictures} as a cascade of these runs makes them: of one command, without rounding to a PNG's numbers."""
-    files = []
-    for name in UNETS:
-        files.append(str(t.work / f"noise-{name}.safetensors"))
-        save_file({"noise": noise[f"noise.{name}"]}, files[-1])
-    t.run("sample", t.work / "pictures", *words, "--noise", ",".join(files), "--batch", len(PROMPTS), "--all", "--save-latents",
-          t.work / "latents.safetensors", "--out", t.work / "samples")
-    return {name: load_file(t.work / f"latents-{name}.safetensors")["latents"] for name in UNETS}
+def sampled(words):
+    """{stage: its pictures}, without rounding to a PNG's numbers: what is passed on, and the last one's."""
+    out = t.work / "samples"
+    t.run("sample", t.work / "pictures", *words, "--batch", len(PROMPTS), "--all", "--save-latents", t.work / "last.safetensors", "--out", out)
+    return {"base": load_file(out / ".cascade/base.safetensors")["low"], "sr": load_file(t.work / "last.safetensors")["latents"]}
 
 
 if __name__ == "__main__":
