@@ -104,7 +104,6 @@ class CascadeSampling {
     auto own = a_;
     own.from = checkpoints_[stage];
     own.sets = cascade_.stages[stage].sets;
-    std::erase_if(own.sets, [](const std::string& set) { return set.starts_with("run.output="); });
     own.out = folder_of(stage);
     own.until.clear();
     own.all = false;
