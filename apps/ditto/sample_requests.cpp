@@ -17,9 +17,9 @@
 #include "core/console/streams.h"
 #include "core/data/names.h"
 #include "core/network/flops.h"
-#include "core/network/handed.h"
 #include "core/ranks/launch.h"
 #include "core/sample/conditions.h"
+#include "core/sample/handed.h"
 #include "core/sample/prompts.h"
 
 namespace ditto {

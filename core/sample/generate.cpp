@@ -11,7 +11,7 @@
 #include <ditto/error.h>
 
 #include "core/measure/freed_memory.h"
-#include "core/network/handed.h"
+#include "core/sample/handed.h"
 #include "core/sample/prompts.h"
 
 namespace ditto {

@@ -19,7 +19,7 @@ namespace ditto {
 struct SampleRequests {
   std::vector<int64_t> seeds;
   // A row for each seed, on the CPU, by the names of what the model takes, or of what encoders make that of
-  // (core/network/handed.h).
+  // (core/sample/handed.h).
   Batch conditions;
   std::optional<Batch> negative;  // the same names: what stands in the place of the null condition
   // A text for each seed, or one for all, or none: what encoders make of it, with the batch that it is of, stands

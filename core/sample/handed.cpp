@@ -1,4 +1,4 @@
-#include "core/network/handed.h"
+#include "core/sample/handed.h"
 
 #include <algorithm>
 
