@@ -49,7 +49,7 @@ class CascadeTraining {
     answer_stop_signals(info_);
     const auto next = next_of_several();
     if (next > 0) {
-      take_waiting_signals();
+      begin_as_successor();
     } else if (const int code = in_child([&] { return begin_all(); })) {
       return code;
     }
@@ -87,7 +87,8 @@ class CascadeTraining {
     if (!call_.skips_trained || info_.world_size > 1 || !checkpoint::is_of_a_run(folder)) return false;
     try {
       const auto info = checkpoint::describe(checkpoint::newest(folder));
-      if (Recipe::read(cascade_.stages[stage].recipe, cascade_.stages[stage].sets).run.steps != info.step) return false;
+      if (Recipe::read(cascade_.stages[stage].recipe, cascade_.stages[stage].to_train()).run.steps != info.step)
+        return false;
       say(fmt::format("{}: is trained, step {}: {}", title_of_stage(cascade_, stage), info.step, shown(folder)));
       return true;
     } catch (const Error&) {  // its training says what is wrong

@@ -37,7 +37,7 @@ int check_cascade(const ConfigArguments& arguments, const CommandLine& line) {
   const auto cascade = read_cascade(arguments.recipe, arguments.sets);
   if (const int code = check_stages(cascade, line)) return code;
   return for_each_stage(cascade, {}, [&](const CascadeStage& stage) {
-    return check({stage.recipe, stage.sets, arguments.ranks}, line, false);
+    return check({stage.recipe, stage.to_train(), arguments.ranks}, line, false);
   });
 }
 

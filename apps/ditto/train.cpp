@@ -106,7 +106,7 @@ std::vector<std::string> words_of(const TrainArguments& arguments, const Command
 
 TrainArguments of_stage(TrainArguments arguments, const CascadeStage& stage) {
   arguments.recipe = stage.recipe;
-  arguments.sets = stage.sets;
+  arguments.sets = stage.to_train();
   arguments.stage.clear();
   return arguments;
 }

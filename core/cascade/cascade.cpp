@@ -14,6 +14,7 @@
 #include "core/checkpoint/checkpoint.h"
 #include "core/config/include.h"
 #include "core/config/section.h"
+#include "core/data/names.h"
 #include "core/formats/file.h"
 #include "core/formats/limits.h"
 #include "core/formats/text/toml.h"
@@ -30,7 +31,7 @@ constexpr const char* kSection = "cascade";
 
 struct CascadeOptions {
   std::vector<std::string> stages;
-  std::string passes = "low", name, output;
+  std::string passes = names::kPassed, name, output;
   void read(OptionReader& option) {
     option("stages", stages, "recipes of the stages, beside this file, in the order in which pictures grow");
     option("passes", passes, "the tensor that a stage takes of the one before it: its picture");
@@ -192,9 +193,13 @@ Cascade read_cascade(const std::string& path, const std::vector<std::string>& se
                   "rename the recipe of one of them: a stage is called by its file");
   }
   share_out(of_stages, cascade);
-  for (auto& stage : cascade.stages)
-    stage.sets.push_back("run.output=" + formats::render_toml_value(Node{stage.folder, {}}));
   return cascade;
+}
+
+std::vector<std::string> CascadeStage::to_train() const {
+  auto all = sets;
+  all.push_back("run.output=" + formats::render_toml_value(Node{folder, {}}));
+  return all;
 }
 
 std::size_t Cascade::place_of(const std::string& stage, const std::string& where) const {

@@ -11,7 +11,9 @@ struct CascadeStage {
   std::string name;               // its recipe file's, without ".toml"
   std::string recipe;             // the file
   std::string folder;             // of its run: OUTPUT/NAME
-  std::vector<std::string> sets;  // of its recipe: what was set for the stage, and its run's folder
+  std::vector<std::string> sets;  // what was set for it alone, as "run.steps=100"
+  // The same with its run's folder: of its recipe, to be trained.
+  std::vector<std::string> to_train() const;
 };
 
 // [cascade] of a file, or of the kCascadeFile that lies in the folder of a cascade that is trained, beside each stage's
@@ -21,7 +23,7 @@ struct CascadeStage {
 //   name, output                          default: the file's name without ".toml", and runs/NAME
 struct Cascade {
   std::string file;  // that was read
-  std::string name, output, passes = "low";
+  std::string name, output, passes;
   std::vector<CascadeStage> stages;  // two at least
 
   // Its place in `stages`, of "1" … or a stage's name. Throws Error(config) at `where` that lists them.

@@ -16,8 +16,9 @@ inline constexpr const char* kTime = "time";    // of the schedule
 inline constexpr const char* kInput = "x";      // what the model sees of x_t
 inline constexpr const char* kInputTime = "t";  // and of its time
 inline constexpr const char* kPrediction = "prediction";
-inline constexpr const char* kStratum = "time_u";     // of a validation: where in the distribution of times
-inline constexpr const char* kFeatures = "features";  // of a block: what an objective may ask a model for
+inline constexpr const char* kPassed = "low";      // in a cascade, a stage's picture to the next, if it says no other
+inline constexpr const char* kStratum = "time_u";  // of a validation: where in the distribution of times
+inline constexpr const char* kFeatures = "features";               // of a block: what an objective may ask a model for
 inline constexpr const char* kModulatedInput = "modulated_input";  // of the first block: what a cache may ask it for
 
 // "text_empty" of "text", "text_empty_mask" of "text_mask", "text_pooled_empty" of "text_pooled": of the empty text.

@@ -116,7 +116,7 @@ StageTensors tensors_of(Recipe recipe, Registry& registry, const std::string& pa
 std::vector<OpenedStage> open_stages(const Cascade& cascade, Registry& registry) {
   std::vector<OpenedStage> stages;
   for (const auto& stage : cascade.stages) {
-    auto recipe = Recipe::read(stage.recipe, stage.sets);
+    auto recipe = Recipe::read(stage.recipe, stage.to_train());
     registry.try_out(plugins_of(recipe));
     declare_components(recipe, registry);
     check_recipe(recipe, registry);

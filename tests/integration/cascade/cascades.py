@@ -9,8 +9,20 @@ import support as t  # noqa: E402
 
 STAGES = ("base", "sr8", "sr16")
 SIDES = dict(base=4, sr8=8, sr16=16)
-UNET = dict(plugin="imagen_unet", embed_dim=32, channel_mult=[1], num_res_blocks=[1], per_head_channels=16, cond_dim=16, token_length=4,
+UNET = dict(plugin="imagen_unet", embed_dim=32, channel_mult=[1], num_res_blocks=[1], per_head_channels=16, cond_dim=32, token_length=4,
             feature_pooling_type="mean")
+
+
+_made = {}
+
+
+def once(make):
+    def made(*arguments):
+        key = (make.__name__, *arguments)
+        if key not in _made:
+            _made[key] = make(*arguments)
+        return _made[key]
+    return made
 
 
 def plugins():

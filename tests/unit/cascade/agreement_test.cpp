@@ -12,6 +12,7 @@ using ditto::StageTensors;
 ditto::Cascade three() {
   ditto::Cascade cascade;
   cascade.file = cascade.name = "faces";
+  cascade.passes = "low";
   for (const char* name : {"base", "sr32", "sr64"})
     cascade.stages.push_back({name, std::string(name) + ".toml", name, {}});
   return cascade;

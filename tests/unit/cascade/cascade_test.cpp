@@ -60,8 +60,9 @@ TEST_CASE("a cascade is read: names, files and folders of its stages, and what i
   CHECK(cascade.names() == "base, sr32, sr64");
   CHECK(cascade.stages[1].recipe == folder.file("sr32.toml"));
   CHECK(cascade.stages[1].folder == "out/sr32");
-  CHECK(cascade.stages[1].sets == std::vector<std::string>{"run.steps=7", "run.output=\"out/sr32\""});
-  CHECK(cascade.stages[0].sets == std::vector<std::string>{"run.output=\"out/base\""});
+  CHECK(cascade.stages[1].to_train() == std::vector<std::string>{"run.steps=7", "run.output=\"out/sr32\""});
+  CHECK(cascade.stages[1].sets == std::vector<std::string>{"run.steps=7"});
+  CHECK(cascade.stages[0].sets.empty());
   CHECK(ditto::read_cascade(path).output == "runs/faces");
   CHECK(ditto::read_cascade(folder.cascade("name = \"people\"\npasses = \"small\"\n")).output == "runs/people");
   CHECK(ditto::read_cascade(path).passes == "small");
@@ -117,7 +118,8 @@ TEST_CASE("a cascade's folder goes on where the recipes have gone") {
   auto cascade =
       ditto::read_cascade(folder.cascade("passes = \"small\"\n"), {"cascade.output=" + output, "base.run.steps=9"});
   std::vector<ditto::formats::Table> recipes;
-  for (const auto& stage : cascade.stages) recipes.push_back(ditto::Recipe::read(stage.recipe, stage.sets).resolved());
+  for (const auto& stage : cascade.stages)
+    recipes.push_back(ditto::Recipe::read(stage.recipe, stage.to_train()).resolved());
   ditto::write_cascade_folder(cascade, recipes, std::nullopt);
   CHECK(ditto::is_cascade(output));
   const auto again = ditto::read_cascade(output);
@@ -125,13 +127,14 @@ TEST_CASE("a cascade's folder goes on where the recipes have gone") {
   CHECK(again.passes == "small");
   CHECK(again.output == output);
   CHECK(again.stages[0].folder == output + "/base");
-  CHECK(ditto::Recipe::read(again.stages[0].recipe, again.stages[0].sets).run.steps == 9);
+  CHECK(ditto::Recipe::read(again.stages[0].recipe, again.stages[0].to_train()).run.steps == 9);
 
   // Of one stage that is set, the others' stay.
   const auto other = ditto::read_cascade(folder.cascade("passes = \"small\"\n"),
                                          {"cascade.output=" + output, "base.run.steps=1", "sr32.run.steps=2"});
   recipes.clear();
-  for (const auto& stage : other.stages) recipes.push_back(ditto::Recipe::read(stage.recipe, stage.sets).resolved());
+  for (const auto& stage : other.stages)
+    recipes.push_back(ditto::Recipe::read(stage.recipe, stage.to_train()).resolved());
   ditto::write_cascade_folder(other, recipes, 1);
   CHECK(ditto::Recipe::read(output + "/base.toml").run.steps == 9);
   CHECK(ditto::Recipe::read(output + "/sr32.toml").run.steps == 2);
