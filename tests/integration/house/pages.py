@@ -34,6 +34,7 @@ PORT = "the port of docs/add_a_model.md needs the Python peers; integration/new_
 ELSEWHERE = {"host1": "two machines; integration/launchers_slow.py joins two network namespaces", "checkpoint import theirs": PORT,
              "forward imported": PORT, "libport.so": PORT,
              "sd1": "a folder of Stable Diffusion; integration/stable_diffusion_test.py goes all of its way",
+             "runs/faces/": "integration/sample.py samples the stages of a cascade by hand",
              "moviegen_toy": "integration/moviegen_stages.py goes all of its way"}
 # What a page may name that is not in the repository: what a person makes, what a run or a build leaves, and files of other projects.
 NOT_HERE = re.compile(r"(runs|build|photos|drawings|sketches|captioned|\.deps|plugins/(models/port|samplers/mine))/|models/stdit/stdit_layer_spec\.py|hooks/first_block_cache\.py")
