@@ -30,6 +30,9 @@ struct NoiseOptions {
     option("sigma_data", sigma_data, "of pictures: the noised one is divided by sqrt(sigma_data^2 + sigma^2)")
         .above(0.0);
     option("sample_sigma", sample_sigma, "the noise's level as a run samples").above(0.0);
+    if (takes == "clean")
+      option.reject("takes", "= \"clean\" is the picture that is learned, and not what it is made of",
+                    "name the small one, as \"low\"");
   }
 };
 
@@ -55,7 +58,8 @@ class NoiseCondition final : public ditto::Encoder {
   }
 
   Batch encode(Batch batch, ditto::Context& ctx) const override {
-    const auto clear = batch.at(clear_.name);
+    // Data of an fp64 run are in fp32, and what is kept of them in fp64: both get one noise.
+    const auto clear = batch.at(clear_.name).to(ctx.compute == torch::kDouble ? torch::kDouble : torch::kFloat);
     const auto of = [&](const Tensor& value_B) { return value_B.to(clear.device(), clear.scalar_type()); };
     const auto ln_sigma_B = levels(batch, ctx);
     const auto sigma_B = ditto::elementary::map(ln_sigma_B, [](double x) { return ditto::elementary::exp(x); });

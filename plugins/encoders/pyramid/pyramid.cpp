@@ -166,8 +166,10 @@ class Pyramid final : public ditto::Encoder {
            "choose data with pictures, or another encoder");
   }
 
-  // Rows, then columns, as two linear maps: so that numbers are those of the run's kernels, on every device.
-  Tensor made_small(const Tensor& x_BCHW, ditto::Context& ctx) const {
+  // Rows, then columns, as two linear maps: so that numbers are those of the run's kernels, on every device. In fp64
+  // where the run is, whose data are in fp32 and what is kept of them in fp64: both give one picture.
+  Tensor made_small(const Tensor& given_BCHW, ditto::Context& ctx) const {
+    const auto x_BCHW = given_BCHW.to(ctx.compute == torch::kDouble ? torch::kDouble : torch::kFloat);
     const auto as_x = [&](const Tensor& weights) { return weights.to(x_BCHW.device(), x_BCHW.scalar_type()); };
     const auto x_BChW = ctx.ops.linear(x_BCHW.transpose(2, 3).contiguous(), as_x(rows_), {}).transpose(2, 3);
     return ctx.ops.linear(x_BChW.contiguous(), as_x(columns_), {});

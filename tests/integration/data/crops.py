@@ -59,8 +59,9 @@ def test_a_sample_has_its_part_on_any_ranks_and_after_a_resume():
     one = seen("one")
     t.equal(sorted(one), list(range(STEPS * BATCH)), "samples")
     t.check(len(set(one.values())) == len(one), "no two samples of one picture have one part, three epochs long")
-    for ranks in (2, 4):
-        t.equal(seen(f"ranks-{ranks}", "--local-ranks", ranks), one, f"parts on {ranks} ranks")
+    for ranks, micro_batch in ((1, 4), (2, 2), (4, 1)):
+        t.equal(seen(f"ranks-{ranks}", "--local-ranks", ranks, **{"run.micro_batch": micro_batch}), one,
+                f"parts on {ranks} ranks, in micro-batches of {micro_batch}")
     seen("halves", **{"run.steps": 3})
     t.equal(seen("halves", "--local-ranks", 2), one, "parts of a run that went on, on other ranks")
 

@@ -95,6 +95,23 @@ def test_texts_are_the_same_bit_for_bit_where_numbers_are_one():
                   *t.sets({"run.output": str(t.work / "never"), "loader.encoded": str(t.work / "cache-one")} | given))
 
 
+def test_parts_of_pictures_and_their_noise_are_drawn_at_every_step():
+    """Pictures are in fp32, and what is kept of them in an fp64 run in fp64: both give one small picture and one noise of it."""
+    import cascades
+    path = cascades.stage("sr8", run=dict(name="parts", steps=6, batch=8, micro_batch=4), validate=dict(every=3),
+                          data=dict(height=16, width=16, samples=16, validation_samples=8), encoder__image=dict(crop=[8, 8]),
+                          encoder__low=dict(plugin="noise_condition"), model=dict(noise_cond_aug=True))
+    for name, options in dict(parts=dict(run__precision="fp64"), parts_one=dict(run__numerics="one", run__token_leaf=8)).items():
+        encode(path, f"cache-{name}", **options)
+        t.equal([one["name"] for one in notes(f"cache-{name}")["made"]], ["clean_whole"], f"{name}: what is kept")
+        t.train(path, name, **options)
+        t.train(path, f"{name}-cached", **options, **on(f"cache-{name}"))
+        near(name, f"{name}-cached", name)
+    t.same_state("parts_one", "parts_one-cached")
+    t.train(path, "parts-silent", run__precision="fp64", encoder__low__std=0.0)
+    t.check(losses("parts-silent") != losses("parts"), "no level is drawn")
+
+
 def test_mirrored_pictures_are_encoded_and_learned_from():
     path = e.recipe("mirrored")
     encode(path, "one-side")

@@ -44,8 +44,10 @@ Batch pictures(std::vector<int64_t> ids, at::ScalarType dtype = at::kFloat) {
   return batch;
 }
 
+// In a run of fp64.
 Batch encoded(const ditto::Encoder& encoder, Batch batch, Phase phase = Phase::train, std::uint64_t seed = 7) {
   ditto::Context ctx(std::make_shared<ditto::OpTable>(), ditto::Random(seed));
+  ctx.compute = at::kDouble;
   ctx.phase = Phase::evaluate;
   batch = encoder.precompute(std::move(batch), ctx);
   ctx.phase = phase;
@@ -102,6 +104,25 @@ TEST_CASE("a part of a picture is the sample's, and the small picture is of that
   CHECK(torch::equal(alone.at("few")[0], made.at("few")[17]));
   CHECK(!torch::equal(encoded(*encoder, pictures({17}, at::kDouble), Phase::train, 8).at("clean"), alone.at("clean")));
   CHECK(encoded(*encoder, pictures({}, at::kDouble)).at("few").sizes() == at::IntArrayRef({0, 3, 4, 4}));
+}
+
+TEST_CASE("a run of fp64 has what it makes of pictures in fp64, whether they come in fp32 or as they were kept") {
+  for (const auto& crop : {Sides{}, Sides{16, 16}}) {
+    const auto encoder = pyramid({{"size", Sides{7, 5}}, {"crop", crop}});
+    auto kept = pictures({3, 4});
+    kept["image"] = kept.at("image").to(at::kDouble);
+    const auto read = encoded(*encoder, pictures({3, 4})), again = encoded(*encoder, kept);
+    CHECK(read.at("low").scalar_type() == at::kDouble);
+    CHECK(torch::equal(read.at("low"), again.at("low")));
+  }
+  Batch small;
+  small.ids = {3, 4};
+  small.weights = {1, 1};
+  small["low"] = torch::full({2, 3, 4, 5}, 0.1, at::kFloat);
+  const auto read = encoded(*noise_condition({}), small);
+  small["low"] = small.at("low").to(at::kDouble);
+  CHECK(read.at("low").scalar_type() == at::kDouble);
+  CHECK(torch::equal(read.at("low"), encoded(*noise_condition({}), small).at("low")));
 }
 
 TEST_CASE("what cannot be made small is refused in a sentence") {
@@ -162,6 +183,7 @@ TEST_CASE("noise is of a picture that is there, and of its name alone") {
     return error_of(ditto::ErrorKind::config, [&] { noise_condition(options, inputs); });
   };
   CHECK(contains(said({{"takes", std::string("small")}}), "there is no such picture, only: "));
+  CHECK(contains(said({{"takes", std::string("clean")}}), "is the picture that is learned"));
   CHECK(contains(said({}, {{"low", at::kFloat, {7}, ""}}), "there is no such picture"));
   CHECK(contains(said({}, {{"low", at::kFloat, {3, 4, 4}, ""}, {"low_t", at::kFloat, {}, ""}}), "is there already"));
 }
