@@ -49,7 +49,7 @@ class CascadeTraining {
     answer_stop_signals(info_);
     const auto next = next_of_several();
     if (next > 0) {
-      take_waiting_signals();
+      begin_as_successor();
     } else if (const int code = in_child([&] { return begin_all(); })) {
       return code;
     }

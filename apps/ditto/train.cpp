@@ -134,7 +134,7 @@ int show_dry_runs(const TrainArguments& arguments, const CommandLine& line) {
   for (const auto& stage : cascade.stages) {
     if (!arguments.stage.empty() && &stage != &cascade.stages[cascade.place_of(arguments.stage, "--stage")]) continue;
     std::cout << before << formats::ascii_json(nlohmann::json(stage.name)) << ": ";
-    show(stage);
+    if (const int code = show(stage)) return code;
     before = ", ";
   }
   std::cout << "}\n" << std::flush;

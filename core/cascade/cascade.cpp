@@ -175,8 +175,8 @@ Cascade read_cascade(const std::string& path, const std::vector<std::string>& se
   std::vector<std::string> of_cascade, of_stages;
   for (const auto& set : sets) (name_in(set, {kSection}).empty() ? of_stages : of_cascade).push_back(set);
   auto tree = formats::parse_toml_file(cascade.file);
-  refuse_others(tree, cascade.file);
   const auto options = read_options(tree, cascade.file, of_cascade);
+  refuse_others(tree, cascade.file);
   cascade.passes = options.passes;
   cascade.name = options.name.empty() ? fs::path(cascade.file).stem().string() : options.name;
   cascade.output = options.output;

@@ -123,10 +123,6 @@ RankInfo from_slurm(const Variables& env) {
   return info;
 }
 
-}  // namespace
-
-namespace {
-
 RankInfo launched(const Variables& env) {
   if (env.has("RANK") || env.has("WORLD_SIZE")) return from_variables(env);
   if (env.has("OMPI_COMM_WORLD_RANK")) return from_open_mpi(env);

@@ -1,6 +1,7 @@
 #include "core/ranks/successor.h"
 
 #include <fcntl.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -8,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <iostream>
 #include <string_view>
 #include <utility>
 
@@ -51,6 +53,7 @@ void Successor::become(int next) const {
   auto argv = pointers(words), envp = pointers(variables);
   for (const int file : open_files())
     if (!files_.count(file)) ::fcntl(file, F_SETFD, FD_CLOEXEC);
+  std::cout.flush();
   std::fflush(nullptr);
   const auto answered = answered_stop_signals();
   ::sigprocmask(SIG_BLOCK, &answered, nullptr);
@@ -59,7 +62,8 @@ void Successor::become(int next) const {
   throw Error(ErrorKind::config, "this program", std::string("cannot be started again: ") + std::strerror(errno), "");
 }
 
-void take_waiting_signals() {
+void begin_as_successor() {
+  ::prctl(PR_SET_NAME, "ditto");  // it was started by a link's name
   const auto answered = answered_stop_signals();
   ::sigprocmask(SIG_UNBLOCK, &answered, nullptr);
 }

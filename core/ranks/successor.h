@@ -23,7 +23,7 @@ class Successor {
   std::set<int> files_;
 };
 
-// In a successor: it answers stop signals, and takes those that came meanwhile.
-void take_waiting_signals();
+// In a successor, once it answers stop signals: it takes those that came meanwhile.
+void begin_as_successor();
 
 }  // namespace ditto

@@ -17,7 +17,9 @@ nlohmann::json json_of(const Node& node) {
   }
   if (const auto* number = node.as<double>())
     return std::isfinite(*number) ? nlohmann::json(*number)
-                                  : nlohmann::json(std::isnan(*number) ? "nan" : *number > 0 ? "inf" : "-inf");
+                                  : nlohmann::json(std::isnan(*number) ? "nan"
+                                                   : *number > 0       ? "inf"
+                                                                       : "-inf");
   if (const auto* whole = node.as<int64_t>()) return *whole;
   if (const auto* truth = node.as<bool>()) return *truth;
   return *node.as<std::string>();

@@ -74,7 +74,7 @@ def pickled(numerics):
     """The captioned shard with a pickle beside each caption, of what `ditto encode` keeps of T5."""
     words = online(numerics)
     path = stage(f"encoded-{numerics}", 4, numerics, words.pop("conditioning"), words.pop("encoder"), shards=[e.captioned()], **words)
-    t.run("encode", path, "--out", t.work / f"cache-{numerics}", "--batch", 4)
+    t.run("encode", path, "--out", t.work / f"cache-{numerics}", "--batch", 8)
     kept = {}
     for shard in sorted((t.work / f"cache-{numerics}").glob("train-*.tar")):
         with tarfile.open(shard) as tar:
@@ -99,13 +99,20 @@ def pickled(numerics):
 
 
 def text_in(data):
-    """(shape, bytes) of the one tensor of fp32 numbers that is WIDTH wide."""
+    """(shape, bytes) of the text, as long as its mask says; its numbers are fp32's, kept as doubles in an fp64 run."""
     length = struct.unpack("<Q", data[:8])[0]
     header = json.loads(data[8:8 + length])
-    found = [one for name, one in header.items() if name != "__metadata__" and one["shape"][-1:] == [WIDTH]]
-    t.equal([one["dtype"] for one in found], ["F32"], f"texts among {sorted(header)}")
-    begin, end = found[0]["data_offsets"]
-    return tuple(found[0]["shape"]), data[8 + length + begin:8 + length + end]
+
+    def stored(name):
+        begin, end = header[name]["data_offsets"]
+        return data[8 + length + begin:8 + length + end]
+
+    (text,) = [name for name, one in header.items() if name != "__metadata__" and one["shape"][-1:] == [WIDTH]]
+    numbers = array.array({"F32": "f", "F64": "d"}[header[text]["dtype"]], stored(text))
+    narrow = array.array("f", numbers)
+    t.check(list(narrow) == list(numbers), "numbers are more than fp32's")
+    places = sum(stored(f"{text}_mask"))
+    return (places, WIDTH), narrow[:places * WIDTH].tobytes()
 
 
 def test_pickles_and_t5_online_are_one_training():

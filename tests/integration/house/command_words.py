@@ -67,7 +67,7 @@ def test_a_mistyped_option_is_answered_with_the_one_that_was_meant():
                          ("--set lr_schedule.lr=0.1", ["--learning-rate", 0.1]), ("--set optimizer.plugin=lion", ["--optimizer", "lion"]),
                          ("--set sampler.plugin=euler", ["--sampler", "euler"]), ("--set ema.decay=0.9", ["--ema", 0.9]),
                          ("--set run.steps=3", ["--step", 3]), ("--set run.output=foo", ["--out", "foo"]), ("--set run.steps=5", ["--runn.steps=5"]),
-                         ("--set? ", ["-s", "run.steps=3"])):
+                         ("--set or --stage? ", ["-s", "run.steps=3"])):
         t.refused(2, [f"did you mean {meant}"], "train", path, *words)
     t.refused(2, ["steps are counted, not epochs"], "train", path, "--epochs", 3)
     t.refused(2, ["did you mean --guidance?"], "sample", "runs/x", "--cfg", 3)

@@ -153,6 +153,8 @@ TEST_CASE("noise on a small picture is drawn once a sample, at a level of its ow
   const auto sampled = encoded(*encoder, batch_of({1, 2}), Phase::sample);
   CHECK(apart(sampled.at("low_t"), torch::full({2}, std::log(0.002) / 4, at::kDouble)) < 1e-14);
   CHECK(apart(sampled.at("low") * std::sqrt(0.0625 + 4e-6), torch::full({}, 0.5, at::kDouble)) < 0.01);
+  const auto noisy = encoded(*noise_condition({{"sample_sigma", 0.5}}), batch_of({1}), Phase::sample);
+  CHECK(apart(noisy.at("low_t"), torch::full({1}, std::log(0.5) / 4, at::kDouble)) < 1e-14);
 }
 
 TEST_CASE("noise is of a picture that is there, and of its name alone") {
