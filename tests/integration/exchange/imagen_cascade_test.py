@@ -5,6 +5,7 @@ Claim (sampling): A cascade of the weights of NeMo's UNetModel and EfficientUNet
 unmodified, from the same noise, prompts, steps and guidance, the noise of the picture to enlarge drawn once in both (1e-4).
 """
 
+import json
 import os
 import pathlib
 import shutil
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 # Before `support`, which has another tokenizers.py on its path.
-from transformers import T5Config, T5EncoderModel, T5Tokenizer
+from transformers import T5Config, T5EncoderModel
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import support as t  # noqa: E402
@@ -30,10 +31,10 @@ STEPS, GUIDANCE, SIDES = {"base": 8, "sr": 5}, {"base": 3.0, "sr": 1.5}, {"base"
 TOLERANCE = 1e-4
 T5 = dict(vocab_size=61, d_model=WIDTH, d_kv=16, d_ff=48, num_layers=2, num_heads=4)
 UNETS = {
-    "base": dict(plugin="imagen_unet", embed_dim=32, image_size=64, channel_mult=[1, 1, 1], per_head_channels=16, cond_dim=32, num_res_blocks=[1],
-                 attention_type="fused", attention_resolutions=[16]),
+    "base": dict(plugin="imagen_unet", embed_dim=32, image_size=64, channel_mult=[1, 1, 1], per_head_channels=16, cond_dim=32,
+                 num_res_blocks=[1, 1, 1], attention_type="fused", attention_resolutions=[16]),
     "sr": dict(plugin="imagen_efficient_unet", embed_dim=32, channel_mult=[1, 1, 2], per_head_channels=16, num_resblocks=[1, 1, 1],
-               atnn_enabled_at=[0, 0, 1], attention_type="stacked", skip_connection_scaling=True, noise_cond_aug=True),
+               atnn_enabled_at=[0, 0, 1], attention_type="stacked", stride=2, skip_connection_scaling=True, noise_cond_aug=True),
 }
 
 
@@ -113,12 +114,13 @@ def text_encoder():
 
 
 def encoded(model):
-    """As NeMo has it: TOKENS places, zeros behind a text."""
-    tokenizer = T5Tokenizer.from_pretrained(t.work / "t5")
-    words = tokenizer(PROMPTS, padding="max_length", truncation=True, max_length=TOKENS, return_tensors="pt")
+    """As NeMo has it: TOKENS places, zeros behind a text. Ids are Ditto's, which tokenizers' own tests hold against SentencePiece."""
+    told = json.loads(t.run("tokenize", t.work / "base.toml", *PROMPTS, "--encoder", "t5", "--json").stdout)
+    rows = [one["ids"][:one["length"]] for one in told]
+    mask = torch.tensor([[float(place < len(row)) for place in range(TOKENS)] for row in rows])
+    ids = torch.tensor([row + [0] * (TOKENS - len(row)) for row in rows])
     with torch.no_grad():
-        states = model(input_ids=words.input_ids, attention_mask=words.attention_mask).last_hidden_state
-    mask = words.attention_mask.float()
+        states = model(input_ids=ids, attention_mask=mask.long()).last_hidden_state
     t.check(1 < mask.sum(1).min() < TOKENS, "the prompts fill their places")
     return states * mask[..., None], mask
 
@@ -132,12 +134,15 @@ def recipes():
         tree = t.recipe(run=dict(name=name, steps=1, batch=2, seed=SEED, init_from=str(t.work / f"{name}-imported")),
                         data=t.synthetic(samples=4, channels=3, height=side, width=side, captions=True),
                         conditioning=dict(embed_dim=WIDTH, token_length=TOKENS, drop_rate=0.1, online_encoding=True, encoder_path=str(t.work / "t5")),
+                        encoder__t5=dict(format="transformers"),
                         model=dict(token_length=TOKENS, learned_sinu_pos_emb_dim=0, init_conv_kernel_size=3) | unet,
                         scheduler=dict(plugin="edm"), sampler=dict(plugin="heun", steps=STEPS[name], clip="dynamic"),
                         guidance=dict(plugin="cfg", scale=1.0), objective=dict(plugin="diffusion"),
                         optimizer=dict(plugin="sgd", momentum=0.0), lr_schedule=dict(lr=1e-30), ema=dict(enabled=False), **encoders)
         t.write_recipe(f"{name}.toml", tree)
-        plain = {key: value for key, value in tree.items() if key != "run"} | {"run": {k: v for k, v in tree["run"].items() if k != "init_from"}}
+        # Weights are read without data, and so without what makes small pictures of them.
+        plain = {key: value for key, value in tree.items() if key not in ("encoder__low", "encoder.low", "run")} | {
+            "encoder.image": dict(plugin="identity"), "run": {key: value for key, value in tree["run"].items() if key != "init_from"}}
         t.run("checkpoint", "import", t.work / f"{name}.pt", "--format", "nemo", "--recipe", t.write_recipe(f"{name}-plain.toml", plain), "--out",
               t.work / f"{name}-imported")
     return t.write_recipe("pictures.toml", dict(cascade=dict(stages=["base.toml", "sr.toml"], passes="low", output=str(t.work / "pictures"))))
