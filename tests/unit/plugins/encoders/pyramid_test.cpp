@@ -112,7 +112,7 @@ TEST_CASE("a run of fp64 has what it makes of pictures in fp64, whether they com
     auto kept = pictures({3, 4});
     kept["image"] = kept.at("image").to(at::kDouble);
     const auto read = encoded(*encoder, pictures({3, 4})), again = encoded(*encoder, kept);
-    CHECK(read.at("low").scalar_type() == at::kDouble);
+    CHECK((read.at("low").scalar_type() == at::kDouble));
     CHECK(torch::equal(read.at("low"), again.at("low")));
   }
   Batch small;
@@ -121,7 +121,7 @@ TEST_CASE("a run of fp64 has what it makes of pictures in fp64, whether they com
   small["low"] = torch::full({2, 3, 4, 5}, 0.1, at::kFloat);
   const auto read = encoded(*noise_condition({}), small);
   small["low"] = small.at("low").to(at::kDouble);
-  CHECK(read.at("low").scalar_type() == at::kDouble);
+  CHECK((read.at("low").scalar_type() == at::kDouble));
   CHECK(torch::equal(read.at("low"), encoded(*noise_condition({}), small).at("low")));
 }
 
