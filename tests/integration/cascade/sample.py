@@ -5,8 +5,10 @@ with numerics "one", all stages written or the last alone; the same seed gives t
 after it was killed the same command makes the rest.
 """
 
+import os
 import pathlib
 import shutil
+import signal
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
@@ -97,6 +99,23 @@ def test_after_a_stop_the_same_command_makes_the_rest():
         t.equal(bits("stopped"), bits("whole"), f"without {gone}")
     t.refused(2, ["not of this request"], "sample", trained(), "--prompts", prompts(*PROMPTS[:2], "another"), "--out", t.work / "whole", *LAST)
     prompts()
+
+
+def test_killed_between_its_stages_the_same_command_makes_the_rest():
+    sampled("undisturbed", *LAST)
+    out = t.work / "killed"
+    for stage in c.STAGES[:-1]:  # each command is killed once one stage more has passed its pictures on
+        passed = out / f".cascade/{stage}.safetensors"
+        t.check(not passed.exists(), f"{passed} is there before it is made")
+        process = t.start("sample", trained(), "--prompts", prompts(), "--out", out, *LAST)
+        t.wait_for(lambda: passed.exists() or process.poll() is not None, passed)
+        os.killpg(process.pid, signal.SIGKILL)
+        t.equal(process.wait(), -signal.SIGKILL, f"the end of a command killed behind {stage}")
+    t.equal(bits("killed"), {}, "pictures before the last stage")
+    done = sampled("killed", *LAST)
+    t.equal(bits("killed"), bits("undisturbed"), "pictures")
+    t.check("texts: 0 encoded" in done.all and "0 found" not in done.all, "texts were encoded again", done.all)
+    t.equal(done.all.count("all are there already"), len(c.STAGES) - 1, "stages that are found made")
 
 
 def test_what_a_cascade_does_not_take_is_refused():
