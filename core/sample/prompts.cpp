@@ -201,8 +201,14 @@ EncodedPrompts::EncodedPrompts(Networks& networks, const std::vector<std::string
     : networks_(networks), texts_(texts), seeds_(seeds), kept_(kept) {
   if (!kept_) return;
   std::ostringstream of;
-  for (const auto& encoder : networks.encoders)
-    if (any_of_texts(encoder->encoder->makes(), networks.made_of_texts())) of << encoder->key() << '\n';
+  // What an encoder makes of another's texts is that one's too, from the last of them back.
+  auto wanted = networks.made_of_texts();
+  for (auto at = networks.encoders.rbegin(); at != networks.encoders.rend(); ++at) {
+    const auto& encoder = **at;
+    if (!any_of_texts(encoder.encoder->makes(), wanted)) continue;
+    of << encoder.key() << ' ' << c10::toString(encoder.ctx->compute) << '\n';
+    for (auto& spec : encoder.encoder->takes()) wanted.push_back(spec);
+  }
   for (const auto& text : texts) of << text.size() << ' ' << text << '\n';
   for (const auto seed : seeds) of << seed << ' ';
   const auto all = of.str();

@@ -21,18 +21,20 @@ STEPS, GUIDANCE = (3, 2, 4), (2.0, 1.5, 1.0)
 LAST = "--steps", "3,2,4", "--guidance", "2,1.5,1"
 
 
-def trained():
+def trained(name="tiny", words_of_sr8=None):
     """Its stages take the bytes of a caption, and the enlarging ones noise on what they enlarge."""
-    folder = t.work / "tiny"
+    folder = t.work / name
     if folder.exists():
         return folder
     e.plugins()
     words = dict(plugin="bytes_text", weights=e.weights("wide", 32), width=32, takes="caption", name="words")
     enlarging = {name: dict(encoder__low=dict(plugin="noise_condition"), model=dict(noise_cond_aug=True)) for name in c.STAGES[1:]}
-    path = c.cascade("tiny", run=dict(steps=2, numerics="one", token_leaf=4), data=dict(text_tokens=None, text_width=None, classes=3, captions=True),
+    if words_of_sr8:
+        enlarging["sr8"]["encoder__words"] = words | words_of_sr8
+    path = c.cascade(name, run=dict(steps=2, numerics="one", token_leaf=4), data=dict(text_tokens=None, text_width=None, classes=3, captions=True),
                      encoder__words=words, encoder__text=dict(plugin="fit_text", takes="words", tokens=4),
                      objective=dict(plugin="diffusion", condition_dropout=0.25), **enlarging)
-    t.run(*c.words(path, "tiny"))
+    t.run(*c.words(path, name))
     return folder
 
 
@@ -116,6 +118,15 @@ def test_killed_between_its_stages_the_same_command_makes_the_rest():
     t.equal(bits("killed"), bits("undisturbed"), "pictures")
     t.check("texts: 0 encoded" in done.all and "0 found" not in done.all, "texts were encoded again", done.all)
     t.equal(done.all.count("all are there already"), len(c.STAGES) - 1, "stages that are found made")
+
+
+def test_texts_of_other_weights_earlier_in_a_chain_are_encoded_again():
+    run = trained("chained", dict(weights=e.weights("other", 32, 2)))
+    done = sampled("chain", "--steps", "2,2,2", "--guidance", "2,2,2", "--until", 8, "--all", run=run)
+    t.equal(done.all.count(f"texts: {len(PROMPTS)} encoded, 0 found encoded"), 2, "stages that encode")
+    sampled("chain-by-hand", "--steps", 2, "--guidance", 2, "--series", 1, "--condition", t.work / "chain/.cascade/base.safetensors",
+            run=run / "sr8")
+    t.equal(bits("chain/sr8"), bits("chain-by-hand"), "pictures of the stage with other weights")
 
 
 def test_what_a_cascade_does_not_take_is_refused():
