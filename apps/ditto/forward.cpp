@@ -12,7 +12,9 @@
 #include "core/assembly/assembly.h"
 #include "core/assembly/first_weights.h"
 #include "core/checkpoint/tensor_file.h"
+#include "core/console/progress.h"
 #include "core/console/streams.h"
+#include "core/measure/memory.h"
 #include "core/mesh/gradient_sum.h"
 #include "core/mesh/whole.h"
 #include "core/network/saved_model.h"
@@ -25,7 +27,7 @@ namespace {
 struct ForwardArguments {
   std::string from, in, out, network, weights = "ema";
   std::vector<std::string> sets;
-  bool grad = false;
+  bool grad = false, memory = false;
   int local_ranks = 0;
 };
 
@@ -125,6 +127,9 @@ void forward(Rank& rank, const ForwardArguments& a, const CommandLine& line) {
   if (a.grad && mesh.size(Axis::pipeline) > 1)
     throw Error(ErrorKind::config, "forward --grad", "a pipeline has no rank that runs the whole model",
                 "leave parallel.pipeline = 1");
+  report::MemoryMeter meter{torch::Device(saved.recipe.run.device)};
+  const report::MemoryMeter::Watch watch(meter);
+  const int64_t before = meter.current();
   Assembly assembly(saved.recipe, rank.registry(), mesh, parts, {});
   if (is_recipe)
     read_first_weights(
@@ -141,11 +146,15 @@ void forward(Rank& rank, const ForwardArguments& a, const CommandLine& line) {
   const torch::AutoGradMode with_grad(a.grad);
   if (a.grad)
     for (auto& strategy : assembly.main->strategies) strategy->begin_step({});
+  meter.reset_peak();
   const auto prediction = assembly.main->predict(batch.to(assembly.main->ctx->device));
+  const int64_t peak = meter.peak() - before;
   NamedTensors result;
   if (a.grad) result = gradients(assembly, prediction, batch.at("grad_output"));
   result["prediction"] = prediction.detach();
-  if (mesh.rank() == 0) write_tensors(a.out, result);
+  if (mesh.rank() > 0) return;
+  write_tensors(a.out, result);
+  if (a.memory) report::tell(fmt::format("memory: {} bytes of tensors at most, {}", peak, report::bytes_text(peak)));
 }
 
 int forward(const ForwardArguments& a, const CommandLine& line) {
@@ -169,6 +178,8 @@ void add_forward_command(CLI::App& app, CommandLine& line) {
   command->add_flag(
       "--grad", a->grad,
       "also write the gradients of sum(prediction * grad_output), as grad.NAME; grad_output is in the input");
+  command->add_flag("--memory", a->memory,
+                    "say how much memory tensors took at most while the model ran, its weights included");
   command->add_option("--weights", a->weights, "ema (if there is one) or weights")
       ->check(CLI::IsMember({"ema", "weights"}))
       ->capture_default_str();

@@ -311,7 +311,7 @@ int init(const InitArguments& arguments, const CommandLine& line) {
 
   Rank rank{RankInfo{}};
   bool opened = false;
-  int code = rank.run([&] {
+  return rank.run([&] {
     const auto count = [&](const std::string& text) {
       write_text(out, text);
       Recipe recipe = Recipe::read(out);
@@ -357,7 +357,6 @@ int init(const InitArguments& arguments, const CommandLine& line) {
     }
     return 0;
   });
-  return code;
 }
 
 }  // namespace

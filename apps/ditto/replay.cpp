@@ -8,6 +8,7 @@
 #include <ditto/text.h>
 
 #include "apps/ditto/commands.h"
+#include "core/assembly/run_notes.h"
 #include "core/cascade/cascade.h"
 #include "core/formats/text/toml.h"
 #include "core/plan/rehearsal.h"
@@ -130,6 +131,7 @@ int replay(const ReplayArguments& a, const CommandLine& line) {
     TrainOptions options;
     const auto checkpoint = checkpoint_before(a.run, receipts, steps.from);
     options.resume = checkpoint.empty() ? "never" : checkpoint;
+    options.kept = kept_in(formats::parse_toml_file(a.run + "/run.toml"));
     options.watch = &rank.watch();
     options.expect_same = [&](const auto& topic, const auto& facts, auto kind) {
       rank.expect_same(topic, facts, kind);

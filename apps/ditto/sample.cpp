@@ -216,7 +216,7 @@ void sample(Rank& rank, const SampleArguments& a, const CommandLine& line) {
   }
   outputs.finish();
   if (leads) outputs.report(std::cout);
-  if (const auto& kept = asked.requests.kept; kept && leads)
+  if (const auto& kept = asked.requests.kept; kept && leads && kept->encoded + kept->found > 0)
     report::tell(fmt::format("texts: {} encoded, {} found encoded", kept->encoded, kept->found));
 }
 

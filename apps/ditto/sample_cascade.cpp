@@ -1,6 +1,7 @@
 #include "apps/ditto/sample_cascade.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 
 #include <fmt/format.h>
@@ -37,7 +38,12 @@ class CascadeSampling {
     for (size_t stage = 0; stage <= last_; ++stage) {
       if (leads_) report::tell(title_of_stage(cascade_, stage));
       // Memory is one stage's: each has a process of its own.
-      if (const int code = in_child([&] { return run(of_stage(stage)); })) return code;
+      const int code = in_child([&] {
+        // A launcher's ranks meet anew, and not who is still at the stage before.
+        if (a_.local_ranks == 0 && stage > 0) ::setenv(kNextVariable, std::to_string(stage).c_str(), 1);
+        return run(of_stage(stage));
+      });
+      if (code != 0) return code;
     }
     return 0;
   }

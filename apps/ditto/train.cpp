@@ -11,6 +11,7 @@
 #include "apps/ditto/commands.h"
 #include "core/formats/text/json.h"
 #include "core/plan/dry_run.h"
+#include "core/plan/forward_peak.h"
 #include "core/plan/rehearsal.h"
 #include "core/process/launch.h"
 #include "core/process/rank.h"
@@ -30,6 +31,7 @@ struct TrainArguments {
   bool dry_run = false, json = false;
   int ranks = 0;  // of a dry run; 0: as many as it was started with
   int64_t text_length = 256;
+  int64_t samples = 0;  // of the forward of a dry run; 0: the whole training is asked for
 };
 
 Recipe open_recipe(Rank& rank, const TrainArguments& arguments, const CommandLine& line) {
@@ -53,6 +55,11 @@ int show_dry_run(const TrainArguments& arguments, const CommandLine& line) {
     rank.open(here, line.plugin_path);
     declare_components(recipe, rank.registry());
     check_recipe(recipe, rank.registry());
+    if (arguments.samples > 0) {
+      const auto peak = forward_peak(recipe, rank.registry(), arguments.samples, arguments.text_length);
+      std::cout << (arguments.json ? formats::ascii_json(to_json(peak)) + "\n" : to_text(peak)) << std::flush;
+      return 0;
+    }
     const int started = std::max(arguments.local_ranks, info.world_size);
     const auto result =
         dry_run(recipe, rank.registry(), arguments.ranks > 0 ? arguments.ranks : started, arguments.text_length);
@@ -190,8 +197,8 @@ void add_train_command(CLI::App& app, CommandLine& line) {
       ->add_option("--allow-change", arguments->options.allow_change,
                    "KEY (or section) that may differ from the run that is resumed")
       ->allow_extra_args(false);
-  command->add_option("--local-ranks", arguments->local_ranks, "start this many ranks on this machine")
-      ->check(CLI::Range(1, 1'000'000));
+  auto* local = command->add_option("--local-ranks", arguments->local_ranks, "start this many ranks on this machine")
+                    ->check(CLI::Range(1, 1'000'000));
   command
       ->add_option("--trace", arguments->trace,
                    "comm: every step's calls on other ranks and memory, kernels: which variant computed which op, both "
@@ -200,14 +207,23 @@ void add_train_command(CLI::App& app, CommandLine& line) {
   add_plugin_path(*command, line);
   auto* dry = command->add_flag("--dry-run", arguments->dry_run,
                                 "say what a run takes, memory and operations, without data, memory or other ranks");
-  command->add_option("--ranks", arguments->ranks, "of a dry run: on so many ranks")
-      ->check(CLI::Range(1, 10'000'000))
-      ->needs(dry);
+  auto* ranks = command->add_option("--ranks", arguments->ranks, "of a dry run: on so many ranks")
+                    ->check(CLI::Range(1, 10'000'000))
+                    ->needs(dry);
   command
       ->add_option("--text-length", arguments->text_length, "of a dry run: tokens of a text, where data has any number")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str()
       ->needs(dry);
+  command
+      ->add_option("--forward", arguments->samples,
+                   "of a dry run: instead, the memory of one forward of so many samples (1), as sampling has it")
+      ->expected(0, 1)
+      ->check(CLI::Range(1, 1'000'000))
+      ->default_str("1")
+      ->needs(dry)
+      ->excludes(ranks)
+      ->excludes(local);
   command->add_flag("--json", arguments->json, "of a dry run: for programs")->needs(dry);
   command->footer("Example: ditto train configs/digits.toml --set run.steps=100 --local-ranks 2");
   command->callback([arguments, &line] { line.exit_code = train(*arguments, line); });

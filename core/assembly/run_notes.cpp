@@ -149,6 +149,18 @@ std::map<std::string, std::string> notes_of(const std::map<std::string, KernelCh
   return notes;
 }
 
+std::map<std::string, KernelChoices> kept_in(const formats::Table& run_toml) {
+  std::map<std::string, KernelChoices> all;
+  const auto* record = run_toml.find_path("record.kept");
+  const auto* sets = record ? record->as<formats::Table>() : nullptr;
+  for (const auto& set : sets ? sets->entries() : std::vector<formats::Entry>()) {
+    const auto* choices = set.value.as<formats::Table>();
+    for (const auto& choice : choices ? choices->entries() : std::vector<formats::Entry>())
+      if (const auto* text = choice.value.as<std::string>()) all[set.key][choice.key] = *text;
+  }
+  return all;
+}
+
 KernelChoices kept_by(const std::string& kernels, const std::map<std::string, std::string>& notes) {
   const auto begin = choices_of(kernels);
   KernelChoices choices;

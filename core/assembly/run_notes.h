@@ -54,6 +54,8 @@ std::map<std::string, std::string> plugin_record(Recipe& recipe, const Registry&
 // What kernel sets keep, as a checkpoint notes it; and read back, of one set.
 std::map<std::string, std::string> notes_of(const std::map<std::string, KernelChoices>& kept);
 KernelChoices kept_by(const std::string& kernels, const std::map<std::string, std::string>& notes);
+// The same of all sets, as a run.toml records it.
+std::map<std::string, KernelChoices> kept_in(const formats::Table& run_toml);
 
 // The resolved recipe with a [record] section: versions, processor, stamps of the plugins, kernels and what they keep.
 // The text starts the same run.

@@ -32,6 +32,7 @@ class Agreement {
     for (size_t i = 1; i < stages_.size(); ++i) {
       require_passed(i);
       require_asked(i);
+      for (const auto& [text, encoder] : stages_[i].text_encoders) require_same_encoders(i, text);
     }
   }
 
@@ -78,28 +79,40 @@ class Agreement {
       if (!there->names.empty() && !spec.names.empty() && there->names != spec.names)
         refuse(i, fmt::format("calls values of \"{}\" otherwise than the first, \"{}\"", spec.name, name(0)),
                "learn both from data of the same classes");
-      require_same_encoder(i, spec.name);
     }
   }
 
-  // A text that one of them reads from its data and the other encodes may be the same.
-  void require_same_encoder(size_t i, const std::string& text) const {
-    const auto own = stages_[i].text_encoders.find(text), first = stages_.front().text_encoders.find(text);
-    if (own == stages_[i].text_encoders.end() || first == stages_.front().text_encoders.end()) return;
-    if (formats::same_value(own->second, first->second)) return;
-    for (const auto& [key, source, value] : own->second.entries()) {
-      const auto* there = first->second.find(key);
+  // A text that one of them reads from its data and the other encodes may be the same. One that only another encoder
+  // takes is a link of a chain, and makes what is asked for as much as the last.
+  void require_same_encoders(size_t i, const std::string& text) const {
+    auto [own, own_end] = stages_[i].text_encoders.equal_range(text);
+    auto [first, first_end] = stages_.front().text_encoders.equal_range(text);
+    if (first == first_end) return;
+    for (; own != own_end && first != first_end; ++own, ++first)
+      require_same_encoder(i, text, own->second, first->second);
+    if (own != own_end || first != first_end) refuse_encoders(i, text);
+  }
+
+  void require_same_encoder(size_t i, const std::string& text, const formats::Table& own,
+                            const formats::Table& first) const {
+    if (formats::same_value(own, first)) return;
+    for (const auto& [key, source, value] : own.entries()) {
+      const auto* there = first.find(key);
       if (there && formats::same_value(value, *there)) continue;
       refuse(i,
              fmt::format("encodes \"{}\" with {} = {}, and the first, \"{}\", with {}", text, key,
                          shown(formats::render_toml_value(value), kSentenceShown), name(0),
                          there ? shown(formats::render_toml_value(*there), kSentenceShown) : std::string("none")),
-             "a text is encoded once for all stages: make their encoders equal");
+             kMakeEqual);
     }
-    refuse(i, fmt::format("encodes \"{}\" otherwise than the first, \"{}\"", text, name(0)),
-           "a text is encoded once for all stages: make their encoders equal");
+    refuse_encoders(i, text);
   }
 
+  [[noreturn]] void refuse_encoders(size_t i, const std::string& text) const {
+    refuse(i, fmt::format("encodes \"{}\" otherwise than the first, \"{}\"", text, name(0)), kMakeEqual);
+  }
+
+  static constexpr const char* kMakeEqual = "a text is encoded once for all stages: make their encoders equal";
   const Cascade& cascade_;
   const std::vector<StageTensors>& stages_;
 };

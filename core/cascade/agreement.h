@@ -24,8 +24,9 @@ struct StageTensors {
   bool makes_passed = false;
   // What its model is asked for by, of any sample: its conditions but what is made of the passed picture.
   TensorSpecs asked;
-  // Of those that are made of texts, by name: the sections of the encoders that make them, with every default.
-  std::map<std::string, formats::Table> text_encoders;
+  // Of what is made of texts, or of what is made of them: by name, in the order in which they are made, the sections of
+  // the encoders that make it, with every default.
+  std::multimap<std::string, formats::Table> text_encoders;
 };
 
 // `stages`: of each in its place. Throws Error(config) that names the stage: where the first takes the tensor that the

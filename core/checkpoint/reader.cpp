@@ -188,11 +188,12 @@ std::vector<std::string> Reader::changed() const {
 
 const formats::SafetensorsEntry& Reader::entry(const IndexedTensor& tensor, const Piece& piece) {
   const auto& entry = tensors(file(piece.file)).at(piece.tensor);
-  const std::string found = shape_text(std::string(formats::dtype_name(entry.dtype)), entry.shape);
-  const std::string expected = shape_text(tensor.dtype, piece.box.size);
-  if (found != expected)
+  const auto dtype = formats::dtype_name(entry.dtype);
+  if (dtype != tensor.dtype || entry.shape != piece.box.size)
     throw Error(ErrorKind::checkpoint, path(piece.file) + ": tensor '" + entry.name + "'",
-                "is " + found + ", the index says " + expected, kRemedy);
+                "is " + shape_text(std::string(dtype), entry.shape) + ", the index says " +
+                    shape_text(tensor.dtype, piece.box.size),
+                kRemedy);
   return entry;
 }
 

@@ -17,6 +17,37 @@ constexpr int64_t kMostRanks = int64_t{1} << 20;
 constexpr int64_t kMostPictures = 4096;  // of a sheet
 constexpr double kMostSeconds = 1e8;     // in nanoseconds, too, a number of 64 bits
 
+// What a step's results are, and what they do.
+void read_results_of(RunOptions& run, OptionReader& option) {
+  option("deterministic", run.deterministic, "sum gradients in the order of the micro-batches, whatever the ranks")
+      .changes(Effect::bits);
+  option("clip_norm", run.clip_norm, "largest norm of the gradient; 0: not clipped")
+      .at_least(0)
+      .changes(Effect::course);
+  option("non_finite", run.non_finite, "what a loss or gradient that is not finite does")
+      .one_of({"stop", "skip"})
+      .changes(Effect::course);
+  option(
+      "read_results", run.read_results,
+      "when the host reads a step's losses and norm: at_once, before it asks for the update; late, while the next step "
+      "is computed, and the device decides by itself what is skipped: the same numbers. auto: late on CUDA")
+      .one_of({"auto", "at_once", "late"})
+      .changes(Effect::nothing)
+      .noted_if_given();
+  option("max_skipped", run.max_skipped, "with non_finite = \"skip\": steps in a row that may be skipped")
+      .at_least(1)
+      .changes(Effect::course);
+  option("audit", run.audit,
+         "share of the micro-batches that another data rank computes again, to be compared bit for bit; 0: none")
+      .between(0, 1)
+      .changes(Effect::nothing);
+  option("audit_policy", run.audit_policy,
+         "what another result of an audited micro-batch does: stop; or redo: what most agree on is computed again")
+      .one_of({"stop", "redo"})
+      .changes(Effect::nothing);
+  option.only_if(run.audit > 0, {"audit_policy"}, "says what to do about what an audit finds, and run.audit is 0");
+}
+
 }  // namespace
 
 void RunOptions::read(OptionReader& option) {
@@ -84,31 +115,7 @@ void RunOptions::read(OptionReader& option) {
       .at_least(1)
       .changes(Effect::course);
   option.only_if(precision == "fp16", {"loss_scale", "loss_scale_every"}, "is of precision = \"fp16\"");
-  option("deterministic", deterministic, "sum gradients in the order of the micro-batches, whatever the ranks")
-      .changes(Effect::bits);
-  option("clip_norm", clip_norm, "largest norm of the gradient; 0: not clipped").at_least(0).changes(Effect::course);
-  option("non_finite", non_finite, "what a loss or gradient that is not finite does")
-      .one_of({"stop", "skip"})
-      .changes(Effect::course);
-  option(
-      "read_results", read_results,
-      "when the host reads a step's losses and norm: at_once, before it asks for the update; late, while the next step "
-      "is computed, and the device decides by itself what is skipped: the same numbers. auto: late on CUDA")
-      .one_of({"auto", "at_once", "late"})
-      .changes(Effect::nothing)
-      .noted_if_given();
-  option("max_skipped", max_skipped, "with non_finite = \"skip\": steps in a row that may be skipped")
-      .at_least(1)
-      .changes(Effect::course);
-  option("audit", audit,
-         "share of the micro-batches that another data rank computes again, to be compared bit for bit; 0: none")
-      .between(0, 1)
-      .changes(Effect::nothing);
-  option("audit_policy", audit_policy,
-         "what another result of an audited micro-batch does: stop; or redo: what most agree on is computed again")
-      .one_of({"stop", "redo"})
-      .changes(Effect::nothing);
-  option.only_if(audit > 0, {"audit_policy"}, "says what to do about what an audit finds, and run.audit is 0");
+  read_results_of(*this, option);
   read_start(option);
 }
 

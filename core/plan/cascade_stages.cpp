@@ -81,15 +81,27 @@ class Passed {
         if (spec.shape[d] < 0) spec.shape[d] = asked.shape[d];
       stage.asked.push_back(std::move(spec));
     }
-    for (const auto& encoder : networks_.encoders)
-      for (const auto& spec : encoder->encoder->makes())
-        if (const auto* section = recipe.resolved().find_path(encoder->section);
-            section && find(networks_.made_of_texts(), spec.name) && section->as<formats::Table>())
-          stage.text_encoders[spec.name] = *section->as<formats::Table>();
+    add_text_encoders(recipe, stage);
     return stage;
   }
 
  private:
+  // Also those whose tensors another encoder takes.
+  void add_text_encoders(const Recipe& recipe, StageTensors& stage) const {
+    Names of_texts;
+    for (const auto& spec : networks_.shapes().data)
+      if (is_text(spec)) of_texts.insert(spec.name);
+    for (const auto& encoder : networks_.encoders) {
+      const auto makes = encoder->encoder->makes();
+      if (!any_in(encoder->encoder->takes(), of_texts)) continue;
+      const auto* section = recipe.resolved().find_path(encoder->section);
+      for (const auto& spec : makes)
+        if (section && section->as<formats::Table>())
+          stage.text_encoders.emplace(spec.name, *section->as<formats::Table>());
+      add(of_texts, makes);
+    }
+  }
+
   Networks& networks_;
   Names names_;                                 // the passed tensor, and what encoders make of it
   std::optional<std::vector<int64_t>> passed_;  // the shape of the whole

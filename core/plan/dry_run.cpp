@@ -16,6 +16,7 @@
 #include "core/data/names.h"
 #include "core/measure/memory.h"
 #include "core/mesh/paper_mesh.h"
+#include "core/plan/paper.h"
 #include "core/profile/trace.h"
 #include "core/train/step.h"
 
@@ -45,7 +46,9 @@ class PaperRank {
     assembly_.emplace(recipe_, registry, mesh_, parts, Log());
     assembly_->networks->table->meta_stands_for = torch::Device(recipe.run.device).type();
     networks().parameters_changed();
-    const int64_t tokens = find_largest();
+    const auto [sides, tokens_of_largest] = largest_size(*assembly_);
+    const int64_t tokens = tokens_of_largest;
+    sides_ = sides;
     const BatchPlanner::Sizes sizes{[&](int64_t) { return sides_; }, [&](const SampleSize&) { return tokens; }};
     const StepShares shares(recipe_.run, sides_.empty() ? BatchOptions() : recipe_.batch, mesh_, sizes,
                             each_alone(recipe_, *assembly_->train_data));
@@ -165,28 +168,6 @@ class PaperRank {
   }
   static int64_t bytes_of(const torch::Tensor& tensor) {
     return tensor.is_meta() ? static_cast<int64_t>(tensor.storage().nbytes()) : 0;
-  }
-  // Of the sizes that the recipe learns from, where samples have their own; how many tokens it has.
-  int64_t find_largest() {
-    const auto own_sides = [](const TensorSpec& spec) {
-      return static_cast<size_t>(std::count(spec.shape.begin(), spec.shape.end(), kOwnSide));
-    };
-    const auto specs = assembly_->train_data->makes();
-    const auto own = std::find_if(specs.begin(), specs.end(), own_sides);
-    if (own == specs.end()) return 0;
-    FlopCounter counter(assembly_->components, main());
-    int64_t most = 0;
-    for (const auto& size : taken_sizes(recipe_.batch))
-      if (size.size() == own_sides(*own))
-        if (const int64_t tokens = counter.tokens(size); tokens > most) most = tokens, sides_ = size;
-    if (most > 0) return most;
-    throw Error(ErrorKind::config, recipe_.data.where, "makes " + to_text(*own) + " of each sample's own size",
-                "a dry run counts with the largest of batch.sizes: name them there, or give the data one size");
-  }
-  static Recipe on_paper(Recipe recipe) {
-    recipe.run.device = "meta";
-    recipe.validate.every = 0;
-    return recipe;
   }
   // As an objective that runs each of the others that train once. They see what the model sees.
   std::vector<Outputs> run_others(const Batch& batch) {

@@ -206,6 +206,8 @@ EncodedPrompts::EncodedPrompts(Networks& networks, const std::vector<std::string
   for (auto at = networks.encoders.rbegin(); at != networks.encoders.rend(); ++at) {
     const auto& encoder = **at;
     if (!any_of_texts(encoder.encoder->makes(), wanted)) continue;
+    // Ranks with other samples encode together: one that found its texts would leave the others waiting.
+    if (encoder.in_step()) kept_ = nullptr;
     of << encoder.key() << ' ' << c10::toString(encoder.ctx->compute) << '\n';
     for (auto& spec : encoder.encoder->takes()) wanted.push_back(spec);
   }

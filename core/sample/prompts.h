@@ -35,7 +35,8 @@ Batch encode_prompts(const std::vector<std::string>& prompts, std::vector<int64_
 // are in memory. Draws are by the samples' seeds; of one for all, what draws nothing is encoded once.
 class EncodedPrompts {
  public:
-  // `seeds`: of all samples. `kept`: where what was made of texts is looked for and left; null: it is made.
+  // `seeds`: of all samples. `kept`: where what was made of texts is looked for and left; null, or of
+  // encoders for which ranks with other samples compute together: it is made.
   EncodedPrompts(Networks& networks, const std::vector<std::string>& texts, const std::vector<int64_t>& seeds,
                  KeptTexts* kept);
   // Adds what was made of texts [first, first + ids.size()), on the model's device and in its precision, to a batch of
@@ -48,7 +49,7 @@ class EncodedPrompts {
   Networks& networks_;
   const std::vector<std::string>& texts_;
   const std::vector<int64_t>& seeds_;
-  KeptTexts* const kept_;
+  KeptTexts* kept_;
   std::string key_;  // of what is kept
   std::optional<Networks::Precomputed> of_all_;
 };

@@ -82,7 +82,8 @@ std::string Checkpointer::way_back() {
     saver_->wait();
   } catch (const Error&) {  // then the checkpoint before is the newest
   }
-  const auto steps = checkpoint::list(training_.checkpoints()).steps;
+  auto steps = checkpoint::list(training_.checkpoints()).steps;
+  std::erase_if(steps, [&](const auto& one) { return one.step > training_.done; });  // of a run that stood here before
   if (steps.empty()) return "there is no checkpoint yet";
   return fmt::format("the newest checkpoint is of step {}, and all its numbers are finite", steps.back().step);
 }

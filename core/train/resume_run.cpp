@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -58,12 +59,22 @@ Resume::Resume(Training& training, const TrainOptions& options, RunLog& log)
 void Resume::find() {
   start_ = find_start(options_.resume, training_.checkpoints(), training_.mesh.world(),
                       [this](const std::string& line) { log_.say(line); });
-  if (!start_) return;
+  if (!start_) {
+    training_.kept_before = options_.kept;
+    return;
+  }
   const auto info = checkpoint::describe(*start_);
   keep_ways(training_.recipe, training_.registry, info.recipe_toml);
   keep_memory_format(training_.recipe, info.recipe_toml);
-  for (const auto& id : kernel_sets(training_.recipe))
-    if (!allows("kernels." + id)) training_.kept_before[id] = kept_by(id, info.extra);
+  for (const auto& id : kernel_sets(training_.recipe)) {
+    auto kept = kept_by(id, info.extra);
+    if (kept.empty()) continue;
+    if (allows("kernels." + id) || allows("kernels"))
+      log_.say(fmt::format("equal bits end here: kernels '{}' choose anew the {} algorithms that the run had kept", id,
+                           kept.size()));
+    else
+      training_.kept_before[id] = std::move(kept);
+  }
 }
 
 void Resume::go_on() {
@@ -71,12 +82,29 @@ void Resume::go_on() {
   if (start_) {
     take_up(*start_);
   } else if (options_.resume == "never" && !options_.replay && log_.has_recipe()) {
-    log_.say("starting over, as --resume never says: earlier checkpoints are set aside");
+    log_.say("starting over, as --resume never says: earlier checkpoints are set aside behind its first step");
   }
-  if (!log_.writes()) return;
+}
+
+void Resume::begins(const std::optional<Receipt>& beginning) {
+  beginning_ = beginning;
+  if (!log_.has_recipe() && checkpoint::list(training_.checkpoints()).steps.empty()) leave_mark();  // of nobody
+}
+
+void Resume::take_place(const Group& ranks) {
+  if (std::exchange(has_begun_, true)) return;
+  if (options_.watch) options_.watch->begin("taking the place of the run before");
+  ranks.barrier();  // all have made it
+  leave_mark();
+}
+
+void Resume::leave_mark() {
+  if (std::exchange(has_place_, true) || !log_.writes()) return;
   const auto last = start_ ? training_.done : -1;
   for (const auto& line : checkpoint::set_aside_later(training_.checkpoints(), last)) log_.say(line);
   log_.cut_back(last);
+  if (auto* file = log_.receipts()) file->begin(*beginning_, [this](const std::string& line) { log_.say(line); });
+  log_.record_run(*training_.assembly, training_.done);
 }
 
 // A recipe that lies in a run's folder is taken for that run, and what it says of folders may lead elsewhere.

@@ -7,6 +7,7 @@
 #include "core/assembly/run_notes.h"
 #include "core/checkpoint/checkpoint.h"
 #include "core/formats/text/table.h"
+#include "core/receipts/receipt.h"
 #include "core/train/training.h"
 
 namespace ditto {
@@ -24,12 +25,19 @@ class Resume {
   // them to be measured, with what kernel sets kept in it. Throws Error(checkpoint).
   void find();
   const std::optional<std::string>& start() const { return start_; }  // none: the run begins anew
-  // The training has the checkpoint's state, bit for bit, and of later steps nothing is left where a run looks: their
-  // checkpoints are set aside, their metrics forgotten. Throws Error(config) where the recipe may not go on from it,
+  // The training has the checkpoint's state, bit for bit. Throws Error(config) where the recipe may not go on from it,
   // and Error(checkpoint).
   void go_on();
+  // Of a run that makes receipts: the first of them. In a folder that no run was in it takes its place at once.
+  void begins(const std::optional<Receipt>& beginning);
+  // The run's folder is this run's from here on: later checkpoints are set aside, later metrics and receipts forgotten,
+  // and run.toml says what runs now. Behind the first step on all ranks, which may refuse what it is asked for and then
+  // has cost nothing; after that it does nothing. By all ranks, over `ranks`, which nobody uses then.
+  void take_place(const Group& ranks);
+  bool has_begun() const { return has_begun_; }  // that was done
 
  private:
+  void leave_mark();
   void say_other_run();
   void take_up(const std::string& path);
   void say_changes(const checkpoint::Info& info, const formats::Table& saved);
@@ -41,6 +49,8 @@ class Resume {
   const TrainOptions& options_;
   RunLog& log_;
   std::optional<std::string> start_;  // the checkpoint
+  std::optional<Receipt> beginning_;
+  bool has_place_ = false, has_begun_ = false;
 };
 
 }  // namespace ditto

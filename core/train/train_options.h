@@ -3,9 +3,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include <ditto/kernels.h>
 
 #include "core/process/same_start.h"
 #include "core/profile/trace.h"
@@ -27,8 +30,9 @@ struct TrainOptions {
   RankWatch* watch = nullptr;             // is told what is being done; outlives the trainer
   // Throws Error(kind) unless all ranks have the same. Without a function nobody asks.
   std::function<void(const std::string& topic, const Facts&, ErrorKind kind)> expect_same = [](const auto&...) {};
-  TraceOptions trace;            // of every step what is counted, of the last one the Chrome trace
-  std::optional<Replay> replay;  // of a recipe with [record] receipts
+  std::map<std::string, KernelChoices> kept;  // by kernel sets, where the run begins anew: what they keep to
+  TraceOptions trace;                         // of every step what is counted, of the last one the Chrome trace
+  std::optional<Replay> replay;               // of a recipe with [record] receipts
 };
 
 }  // namespace ditto

@@ -59,8 +59,10 @@ void Trainer::start() {
   checkpointer_.open();
   if (!options_.replay) checkpointer_.say_disk();
   resume_.go_on();
-  begin_receipts();
-  log_.record_run(*training_.assembly, training_.done);
+  std::optional<Receipt> beginning;
+  if (receipts_) beginning = receipts_->beginning(training_.done, training_.registry);
+  if (beginning && options_.replay) options_.replay->begins(*beginning);
+  resume_.begins(beginning);
 }
 
 RunEnd Trainer::loop() {
@@ -93,6 +95,7 @@ RunEnd Trainer::loop() {
       log_samples(training_, log_);
     }
   }
+  resume_.take_place(checkpoint_ranks_);
   // A run of no steps: its initial weights. All others have saved their last step.
   if (training_.done == 0 && !resume_.start() && !options_.replay) save();
   log_.end_progress();
@@ -109,14 +112,9 @@ bool Trainer::make_step() {
   trace_.begin_step(last_step());
   const bool stop = metrics_.make_step(*training_.step);
   trace_.end_step();
+  if (!resume_.has_begun()) metrics_.settle(*training_.step);
+  resume_.take_place(checkpoint_ranks_);
   return stop;
-}
-
-void Trainer::begin_receipts() {
-  if (!receipts_) return;
-  const auto beginning = receipts_->beginning(training_.done, training_.registry);
-  if (auto* file = log_.receipts()) file->begin(beginning, [this](const std::string& line) { log_.say(line); });
-  if (options_.replay) options_.replay->begins(beginning);
 }
 
 // Whether to go on.

@@ -33,7 +33,6 @@ class Trainer {
   RunEnd loop();
   bool make_step();  // whether some rank asks to stop
   bool needs_results() const;
-  void begin_receipts();
   bool take_receipt(const StepResult& result);
   void show_trace();
   void save();

@@ -56,12 +56,24 @@ std::vector<ModelCase> dit_text_cases() {
           {tiny({{"cross", text("modulated")}}), plain}};
 }
 
+// A smaller picture and one as large beside x.
+ModelCase joined(ModelNeeds needs) {
+  needs.inputs.push_back({"low", at::kFloat, {4, 4, 2}, "a smaller picture"});
+  needs.inputs.push_back({"outline", at::kFloat, {1, 8, 8}, "a picture"});
+  ditto::testing::ModelChecks one_picture;  // which stays where a class or a text is dropped
+  one_picture.adjust = [](ditto::Batch& in) {
+    for (const char* name : {"low", "outline"}) in[name] = torch::full_like(in.at(name), 0.5);
+  };
+  return {tiny({{"joins", std::vector<std::string>{"low", "outline"}}}), needs, one_picture};
+}
+
 std::vector<ModelCase> dit_cases() {
   auto cases = pictures({tiny({{"convention", text("facebook")}}), tiny({{"convention", text("diffusers")}}),
                          tiny({{"spare_variance", true}})});
   auto captioned = model_needs({3, 4, 8, 4}, 6);
   captioned.inputs.push_back({"text_pooled", at::kFloat, {9}, "a whole text"});
   cases.push_back({tiny({{"patch_frames", number(2)}}), captioned});
+  cases.push_back(joined(model_needs({4, 8, 8}, 4, 10)));
   return cases;
 }
 
@@ -129,7 +141,8 @@ ModelNeeds pooled_text() {
 
 std::vector<ModelCase> mmdit_cases() {
   return {{tiny(), model_needs({4, 8, 4}, 4, 0, 12)},
-          {tiny({{"dual_attention", number(1)}, {"position_side", number(4)}}), pooled_text()}};
+          {tiny({{"dual_attention", number(1)}, {"position_side", number(4)}}), pooled_text()},
+          joined(model_needs({4, 8, 8}, 4, 0, 12))};
 }
 
 std::vector<ModelCase> flux_cases() {

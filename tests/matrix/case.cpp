@@ -31,6 +31,7 @@ struct Tiny {
   int64_t text_width = kTextWidth;
   bool maps = false;              // a UNet
   std::vector<int64_t> low = {};  // a smaller picture, and its time
+  const char* plugin = nullptr;   // of another name than the model's here
 };
 
 // Of no norm a group is one channel: the bias before it would have no gradient but rounding.
@@ -117,6 +118,12 @@ const Tiny& tiny(const std::string& model) {
        false,
        {}},
       {"wan", "depth = 4\nwidth = 32\nheads = 4\nhidden = 64\n", {3, 4, 8, 8}, true, {}},
+      {.model = "dit_joins",
+       .options = "depth = 4\nwidth = 32\nheads = 4\nmlp_ratio = 2\njoins = [\"low\"]\n",
+       .x = {3, 16, 16},
+       .key_biases = {"qkv.bias"},
+       .low = {3, 8, 8},
+       .plugin = "dit"},
   };
   for (const auto* list : {&kTiny, &unets()})
     for (const auto& one : *list)
@@ -233,8 +240,8 @@ Recipe recipe_of(const Case& one) {
       "[validate]\nevery = 1\nsamples = 5\nbatch = 2\n"
       "[model]\nplugin = \"{}\"\n{}[scheduler]\nplugin = \"rectified_flow\"\n[objective]\nplugin = \"diffusion\"\n"
       "condition_dropout = 0.25\n[optimizer]\nplugin = \"{}\"\n[parallel]\ntimeout_s = 60\n",
-      one.resumed + one.steps, one.batch, one.batch / parts, one.precision, one.device, learning_rate(one), one.model,
-      tiny(one.model).options, one.optimizer);
+      one.resumed + one.steps, one.batch, one.batch / parts, one.precision, one.device, learning_rate(one),
+      tiny(one.model).plugin ? tiny(one.model).plugin : one.model, tiny(one.model).options, one.optimizer);
   auto sets = one.sets;
   if (one.one_number)
     for (auto& set : sets_of_one_number(one)) sets.push_back(std::move(set));

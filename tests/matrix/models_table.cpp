@@ -33,6 +33,7 @@ std::vector<Case> model_cases() {
     }
   };
   for (const char* model : kMoreModels) add(model, kEvery);
+  add("dit_joins", kOfJoined);
   for (const char* model : kUnets) {
     add(model, kOfMaps);
     if (drops(model)) add(model, kDropped);
@@ -53,6 +54,7 @@ std::vector<Case> few_model_cases() {
            {"st_dit", pipeline + " context=2 context_plugin=spatiotemporal"},
            {"pixart", pipeline + " " + regions},
            {"uvit", pipeline + " " + regions},
+           {"dit_joins", ring + " tensor=2"},
            {"jit", ring + " tensor=2"},
            {"mmdit", "context=2 context_plugin=ulysses tensor=2"},
            {"flux", pipeline + " tensor=2"},

@@ -96,6 +96,7 @@ std::vector<Case> one_number_cases() {
             [](const auto& layout) { return std::find(kAlone.begin(), kAlone.end(), layout) == kAlone.end(); });
   const auto pipelines = [](const auto& layout) { return layout.find("pipeline=") != layout.npos; };
   for (const char* model : kMoreModels) add_but(model, kSome, pipelines);
+  add(cases, "dit_joins", kOfJoined);
   for (const char* model : kUnets) add(cases, model, of_unet(model));
   add(cases, "dit", kVariants);
   add(cases, "dit", routed(kAlone));

@@ -17,6 +17,7 @@ a tiny model (4 blocks of width 32 with 4 heads, 64 tokens, weights in which no 
 samples a step in 4 micro-batches, or as many as there are data ranks) on a layout of ranks, compared with one rank that runs
 the same micro-batches. `mmdit` is in Stable Diffusion 3.5's shape; `flux`, `jit` and `pixart` are of width 48. `unet_sd`,
 `imagen_unet` and `imagen_efficient_unet` are UNets over maps of 8 x 8 and 4 x 4 with 32 and 64, or 64 and 128, channels.
+`dit_joins` is `dit` with a picture of 8 x 8 beside its 16 x 16 (`model.joins`).
 
 The figures are the largest differences over all steps and tensors: of losses and gradient norms; of a validation on 5
 held-out samples with the average, in micro-batches of 2; of the first step's gradients, and the final weights, their

@@ -184,8 +184,8 @@ const Blas::Algorithm& Blas::algorithm(const Product& p) {
                          "cublasLt " + std::to_string(library_->version()) +
                              " on this GPU does not know the algorithm that the run has kept of cublasLt " +
                              std::to_string(kept->second.version) + " for the product " + text,
-                         "go on with the cublasLt and the kind of GPU that the run began with, or choose anew by "
-                         "--allow-change kernels." +
+                         "go on with the cublasLt and the kind of GPU that the run began with; or, in training, choose "
+                         "anew by --allow-change kernels." +
                              set_);
     return known_[shape] = kept->second;
   }
@@ -215,10 +215,10 @@ Blas::Algorithm Blas::read(const std::string& shape, const std::string& text) co
   std::istringstream words(text);
   words >> kept.version >> kept.room >> std::hex;
   for (auto& word : kept.way.data) words >> word;
-  if (!words || kept.room > kMostRoom)
+  if (!words || !(words >> std::ws).eof() || kept.room > kMostRoom)
     throw ditto::Error(ditto::ErrorKind::config, "kernels." + set_,
                        "what the run has kept for the product " + shape + " is no algorithm: " + text,
-                       "go on from another checkpoint, or choose anew by --allow-change kernels." + set_);
+                       "go on from another checkpoint, or, in training, choose anew by --allow-change kernels." + set_);
   return kept;
 }
 

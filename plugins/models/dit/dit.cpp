@@ -6,6 +6,7 @@
 #include <ditto/exchange/foreign_names.h>
 #include <ditto/math/sizes.h>
 #include <ditto/nn/conditions.h>
+#include <ditto/nn/joins.h>
 #include <ditto/nn/patches.h>
 
 namespace {
@@ -20,6 +21,7 @@ using torch::Tensor;
 struct DitOptions : ditto::TransformerSize {
   std::string convention = "facebook";
   bool spare_variance = false;
+  std::vector<std::string> joins;
 
   void read(ditto::OptionReader& option) {
     auto published = ditto::dit_sizes();
@@ -32,6 +34,7 @@ struct DitOptions : ditto::TransformerSize {
            "\"diffusers\" 127, 1e-5")
         .one_of({"facebook", "diffusers"});
     option("spare_variance", spare_variance, "as SiT: the last map makes twice the channels, and half are left out");
+    ditto::Joins::read(option, joins);
   }
 };
 
@@ -65,8 +68,8 @@ struct Block : ditto::Layer {
 // Of class and pooled text (CLIP's, say) it takes what the data have.
 struct Dit final : ditto::Model {
   using Options = DitOptions;
-  Dit(const Options& o, const Needs& given) : options(o), needs(given) {
-    patches = add<ditto::Patches>(Unit::tokens, "patches", "dit", needs, o.patch, o.patch_frames, o.width);
+  Dit(const Options& o, const Needs& given) : options(o), needs(given), joins("dit", o.joins, given) {
+    patches = add<ditto::Patches>(Unit::tokens, "patches", "dit", joins.joined(), o.patch, o.patch_frames, o.width);
     time = add<ditto::TimeEmbed>(Unit::condition, "time", o.width, is_diffusers() ? 127.0 : 128.0);
     if (const auto n = needs.values("label")) label = add<ditto::LabelEmbed>(Unit::condition, "label", n, o.width);
     if (has_text()) text = linear(Unit::condition, "text", needs.width("text_pooled"), o.width);
@@ -86,7 +89,7 @@ struct Dit final : ditto::Model {
   Stream tokens(const Batch& in, Context& ctx) override {
     Stream s;
     s.grid = patches->grid(in.at("x"));
-    s.x_BTD = patches->forward(in.at("x"), ctx) +
+    s.x_BTD = patches->forward(joins.forward(in, ctx), ctx) +
               positions.of(s.grid, ctx.options(), [&] { return patches->positions(s.grid); });
     return s;
   }
@@ -104,7 +107,9 @@ struct Dit final : ditto::Model {
 
   bool token_local() const override { return true; }
   ditto::TensorSpecs takes() const override {
-    return ditto::takes_offered(needs, {"x", "t", "label", "text_pooled", "text_pooled_empty"});
+    auto all = ditto::takes_offered(needs, {"x", "t", "label", "text_pooled", "text_pooled_empty"});
+    joins.add_to(all);
+    return all;
   }
   ditto::TensorSpecs makes() const override { return {patches->features()}; }
   Batch without_condition(Batch in, const Tensor& which_B) const override {
@@ -161,6 +166,7 @@ struct Dit final : ditto::Model {
     const bool theirs = format == "diffusers", is_video = patches->is_video();
     if (theirs != is_diffusers())  // under the other's names the same weights would predict something else
       return "is of the other function than model.convention = \"" + options.convention + "\"";
+    if (const auto why = joins.not_theirs(); !why.empty()) return why;
     if (patches->tokens() < 0) return "is of samples of one size, and this model was made for many";
     if (is_video != (format == "opendit")) return std::string("is of ") + (is_video ? "pictures" : "videos");
     if (has_text() && !is_video) return "takes no text, and this model does";
@@ -211,6 +217,7 @@ struct Dit final : ditto::Model {
 
   Options options;
   Needs needs;
+  ditto::Joins joins;
   std::shared_ptr<ditto::Patches> patches;
   ditto::GridTable positions;
   std::shared_ptr<ditto::TimeEmbed> time;

@@ -38,6 +38,7 @@ struct MmDitOptions : ditto::JointOptions {
     option("position_base", position_base, "patches along a side of the pictures that the table's spacing is made for")
         .between(1, most::kSide);
     text.read(option);
+    ditto::Joins::read(option, joins);
     if (dual_attention > depth) option.reject("dual_attention", "is above model.depth", "use at most as many");
     if (width % 4 != 0) option.reject("width", "is not a multiple of 4", "the positions need it");
   }

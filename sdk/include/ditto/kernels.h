@@ -161,6 +161,9 @@ class DITTO_API OpTable {
   // Of a composite, for who would call its parts otherwise: whether a variant other than the reference is there for
   // this call. A pin of the op decides; where a part of it alone is pinned, that is meant, and the answer is no.
   bool serves(const std::string& composite, const OpInputs& inputs) const;
+  // Where the parts of a composite have to be called whatever there is for it: throws Error(config) where a variant of
+  // it is pinned. `why`: "on a processor".
+  void refuse_pin(const std::string& composite, const std::string& why) const;
   // Of a leader: the variant for this call. And an op of its family computed by that variant.
   std::string variant(const std::string& leader, const OpInputs& inputs) const;
   Tensors run_as(const std::string& variant, const std::string& name, const OpInputs& inputs) const;

@@ -107,14 +107,14 @@ Tensor JointBlock::modulated_input(const Stream& s, Context& ctx) {
 }
 
 JointTransformer::JointTransformer(const std::string& name, const JointOptions& o, const Needs& needs)
-    : needs_(needs), options_(o) {
+    : needs_(needs), options_(o), joins_(name, o.joins, needs) {
   o.text.check(needs, name);
   time_ = add<TimeEmbed>(Unit::condition, "time", o.width, 128.0);
   if (const int64_t pooled = needs.width("text_pooled"); pooled > 0) {
     pooled_in_ = linear(Unit::condition, "pooled_in", pooled, o.width);
     pooled_out_ = linear(Unit::condition, "pooled_out", o.width, o.width);
   }
-  patches_ = add<Patches>(Unit::tokens, "patches", name, needs, o.patch, 0, o.width);
+  patches_ = add<Patches>(Unit::tokens, "patches", name, joins_.joined(), o.patch, 0, o.width);
   text_ = linear(Unit::tokens, "text", needs.width("text"), o.width);
   final_modulation_ =
       zero_linear(Unit::head, "final_modulation", o.width, 2 * o.width, Split::columns({2 * o.width}).gathered());
@@ -137,7 +137,7 @@ Conditioning JointTransformer::condition(const Batch& in, Context& ctx) {
 Stream JointTransformer::tokens(const Batch& in, Context& ctx) {
   Stream s;
   s.grid = patches_->grid(in.at("x"));
-  s.x_BTD = patches_->forward(in.at("x"), ctx);
+  s.x_BTD = patches_->forward(joins_.forward(in, ctx), ctx);
   const auto text_BSE = options_.text.padded(in).at("text");
   s.extra["text"] = {text_(text_BSE, ctx), 1, Role::evolving, words_of(text_BSE)};
   return s;
@@ -167,6 +167,7 @@ Tensor JointTransformer::head(const Stream& s, Context& ctx) {
 TensorSpecs JointTransformer::takes() const {
   auto inputs = takes_offered(needs_, {"x", "t"});
   for (auto& input : options_.text.takes(needs_)) inputs.push_back(std::move(input));
+  joins_.add_to(inputs);
   return inputs;
 }
 
@@ -182,7 +183,7 @@ Batch JointTransformer::without_condition(Batch in, const Tensor& which_B) const
 }
 
 std::string JointTransformer::not_theirs() const {
-  return needs_.width("text_pooled") == 0 ? "takes a pooled text, and this model none" : "";
+  return needs_.width("text_pooled") == 0 ? "takes a pooled text, and this model none" : joins_.not_theirs();
 }
 
 ForeignConfig diffusers_joint_config(const std::string& class_name, const TransformerSize& size,

@@ -162,8 +162,14 @@ Tensor Ops::mlp_gelu_tanh(const Tensor& x, const Linear& up, const Linear& down,
   const auto plain = [](const Linear& map) { return !map->before && !map->after && !map->nodes && !map->term; };
   const auto device = x.is_meta() ? table_->meta_stands_for : x.device().type();
   // On a processor nothing is gained by it, and runs keep the bits of the two.
-  const bool can_be_one = device != torch::kCPU && leaves_->tokens == 0 && up->bias.defined();
-  if (can_be_one && plain(up) && plain(down)) {
+  const char* apart = device == torch::kCPU        ? "on a processor"
+                      : leaves_->tokens != 0       ? "in leaves of tokens"
+                      : !up->bias.defined()        ? "of a map without a bias"
+                      : !plain(up) || !plain(down) ? "of maps that ranks share, or an adapter adds to"
+                                                   : nullptr;
+  if (apart) {
+    table_->refuse_pin("mlp_gelu_tanh", apart);
+  } else {
     const OpInputs in{{x.to(ctx.compute), up->weight(ctx), up->bias(ctx), down->weight(ctx),
                        down->bias.defined() ? down->bias(ctx) : Tensor()}};
     if (table_->serves("mlp_gelu_tanh", in)) {

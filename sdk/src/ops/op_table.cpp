@@ -349,6 +349,15 @@ bool OpTable::serves(const std::string& composite, const OpInputs& inputs) const
   return !part_is_pinned && best_of(call_of(composite, inputs), "") != nullptr;
 }
 
+void OpTable::refuse_pin(const std::string& composite, const std::string& why) const {
+  const auto pin = pins_.find(composite);
+  if (pin == pins_.end() || std::get<std::string>(pin->second.value) == kReference) return;
+  throw Error(ErrorKind::config, pin->second.where,
+              "kernels." + composite + " = " + to_text(pin->second.value) + " cannot compute it " + why +
+                  ", where its parts are called one by one",
+              "remove the pin, or pin a part: " + to_text(OptionValue(op(composite).contains)));
+}
+
 std::string OpTable::variant(const std::string& leader, const OpInputs& inputs) const {
   const torch::NoGradGuard no_grad;
   const Op& of = op(leader);

@@ -12,18 +12,6 @@ UNET = dict(plugin="imagen_unet", embed_dim=32, channel_mult=[1], num_res_blocks
             feature_pooling_type="mean")
 
 
-_made = {}
-
-
-def once(make):
-    def made(*arguments):
-        key = (make.__name__, *arguments)
-        if key not in _made:
-            _made[key] = make(*arguments)
-        return _made[key]
-    return made
-
-
 def stage(name, **sections):
     side = SIDES[name]
     enlarges = name != "base"

@@ -8,6 +8,7 @@ after it was killed the same command makes the rest.
 import os
 import pathlib
 import shutil
+import subprocess
 import signal
 import sys
 
@@ -29,12 +30,16 @@ def trained(name="tiny", words_of_sr8=None):
     e.plugins()
     words = dict(plugin="bytes_text", weights=e.weights("wide", 32), width=32, takes="caption", name="words")
     enlarging = {name: dict(encoder__low=dict(plugin="noise_condition"), model=dict(noise_cond_aug=True)) for name in c.STAGES[1:]}
-    if words_of_sr8:
-        enlarging["sr8"]["encoder__words"] = words | words_of_sr8
     path = c.cascade(name, run=dict(steps=2, numerics="one", token_leaf=4), data=dict(text_tokens=None, text_width=None, classes=3, captions=True),
                      encoder__words=words, encoder__text=dict(plugin="fit_text", takes="words", tokens=4),
                      objective=dict(plugin="diffusion", condition_dropout=0.25), **enlarging)
     t.run(*c.words(path, name))
+    if words_of_sr8:  # trained again, by itself: a cascade's training refuses it
+        sets = t.sets({f"encoder.words.{key}": value for key, value in words_of_sr8.items()})
+        t.refused(2, ['"sr8"', 'encodes "words" with'], *c.words(path, "refused"), *t.sets(
+            {f"sr8.encoder.words.{key}": value for key, value in words_of_sr8.items()}))
+        shutil.rmtree(folder / "sr8")
+        t.run("train", t.work / "sr8.toml", *sets, *t.sets({"run.output": str(folder / "sr8")}))
     return folder
 
 
@@ -50,6 +55,11 @@ def sampled(out, *words, run=None):
 
 def bits(folder):
     return {path.name: t.read_png(path) for path in sorted((t.work / folder).glob("0*.png"))}
+
+
+def pixels(folder):
+    """Without what a picture says of its making."""
+    return {name: made[:4] for name, made in bits(folder).items()}
 
 
 def by_hand():
@@ -80,6 +90,30 @@ def test_a_cascade_draws_what_its_runs_do_one_after_another():
     t.equal(bits("ranks"), theirs["sr16"], "on two ranks")
     sampled("until", "--steps", "3,2,4", "--guidance", "2,1.5,1", "--until", 8)
     t.equal(bits("until"), theirs["sr8"], "until 8 pixels")
+
+
+def test_ranks_that_share_encoders_or_have_a_launcher_draw_the_same():
+    """With a sample a batch, so that ranks have texts of their own, of which one is kept and the others are not."""
+    sampled("alone", *LAST)
+    kept = t.work / "kept"
+    one = sampled("one-alone", "--kept-texts", kept, "--guidance", "2", "--batch", 1, run=trained() / "base")
+    files = sorted(path for path in kept.rglob("*") if path.is_file())
+    t.check(len(files) >= len(PROMPTS), f"texts are kept in {files}: {one.all}")
+    files[0].unlink()
+    sampled("one-shared", "--kept-texts", kept, "--guidance", "2", "--batch", 1, "--local-ranks", 2,
+            *t.sets({"parallel.shard": 2, "parallel.shard_plugin": "fsdp"}), run=trained() / "base")
+    t.equal(pixels("one-shared"), pixels("one-alone"), "one stage by FSDP")
+    shared = {f"{name}.parallel.{key}": value for name in c.STAGES for key, value in (("shard", 2), ("shard_plugin", "fsdp"))}
+    sampled("shared", *LAST, "--batch", 1, "--local-ranks", 2, *t.sets(shared))
+    t.equal(pixels("shared"), pixels("alone"), "by FSDP")
+    port = t.free_port()
+    ranks = [subprocess.Popen(
+        [t.ditto, "sample", str(trained()), "--prompts", str(prompts()), "--out", str(t.work / "launched"), "--batch", "1", *LAST],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env=t.environment | dict(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))) for rank in (0, 1)]
+    said = [rank.communicate(timeout=t.patient(120))[0] for rank in ranks]
+    t.equal([rank.returncode for rank in ranks], [0, 0], f"exit codes: {said}")
+    t.equal(pixels("launched"), pixels("alone"), "of a launcher's ranks")
 
 
 def test_the_same_seed_is_other_noise_in_another_stage():

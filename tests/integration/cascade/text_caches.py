@@ -5,6 +5,7 @@ encodes online: losses to 1e-12 in fp64, T5 itself in fp32, as pickles are, and 
 """
 
 import array
+import functools
 import io
 import json
 import pathlib
@@ -27,7 +28,7 @@ UNETS = {
 NUMERICS = {"fp64": dict(precision="fp64"), "one": dict(numerics="one")}
 
 
-@e.once
+@functools.cache
 def t5():
     size = texts.T5 | dict(d_model=WIDTH)
     return str(texts.folder("t5-wide", texts.t5_shapes(size), size, "T5EncoderModel", "t5"))
@@ -69,7 +70,7 @@ class Texts(imagen.Array):
         super().__init__(shape, array.array("f", data))
 
 
-@e.once
+@functools.cache
 def pickled(numerics):
     """The captioned shard with a pickle beside each caption, of what `ditto encode` keeps of T5."""
     words = online(numerics)

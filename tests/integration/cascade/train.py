@@ -7,6 +7,7 @@ at the same time, each in a process of its own. Also: `train.py --slow`, twenty 
 Claim (one number): With `run.numerics = "one"` all stages of a cascade have one number on one rank, on two, and by FSDP.
 """
 
+import functools
 import os
 import pathlib
 import shutil
@@ -24,7 +25,7 @@ STEPS = 20 * len(c.STAGES)
 FSDP = ["--local-ranks", 2, "--set", "sr8.parallel.shard=2", "--set", 'sr8.parallel.shard_plugin="fsdp"']
 
 
-@c.once
+@functools.cache
 def undisturbed(*more):
     """The folder of a cascade that nothing happened to, and what it said."""
     output = "-".join(["undisturbed", *(word.split(".")[0] for word in map(str, more) if not word.startswith("-"))])

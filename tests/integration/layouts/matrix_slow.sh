@@ -12,6 +12,7 @@ set -eu
 matrix=$DITTO_BUILD_DIR/tests/ditto_matrix
 failed=0
 $matrix --table counts || failed=1
+$matrix --table faults || failed=1
 $matrix --table checkpoints || failed=1
 $matrix --table random || failed=1
 $matrix --table device || failed=1

@@ -423,7 +423,15 @@ def test_kernels_keep_the_algorithms_that_a_run_began_with():
 
     with_kernels("kept-anew", 3, ["mock_cuda"])
     with_kernels("kept-anew", 5, ["mock_cuda"], "--allow-change", "kernels.mock_cuda")
+    t.check("equal bits end here: kernels 'mock_cuda' choose anew" in (t.work / "kept-anew/log.txt").read_text(), "nobody says so")
     t.equal(len(kept_by("kept-anew")[1]), 2, "a run that may choose anew does")
+
+    with_kernels("kept-receipts", 3, ["mock_cuda"], **{"record.receipts": True})
+    t.run("replay", t.work / "kept-receipts")
+    file = t.work / "kept-receipts/run.toml"
+    shape, way = next(iter(kept_by("kept-receipts")[0].items()))
+    file.write_text(file.read_text().replace(way, f"{way} 1"))
+    t.refused(2, [shape, "is no algorithm"], "replay", t.work / "kept-receipts")
 
     with_kernels("kept-none", 3, [])
     record = tomllib.loads((t.work / "kept-none/run.toml").read_text())["record"]

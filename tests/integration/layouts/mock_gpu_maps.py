@@ -6,6 +6,7 @@ the rows of GPUs where they have some; no number of theirs is read on the host, 
 """
 # Parts: "learn" "maps_ask" "sizes" "normed"
 
+import itertools
 import json
 import pathlib
 import sys
@@ -31,9 +32,9 @@ def unet(model, name, **run):
 
 
 def test_maps_learn_as_on_the_cpu_however_they_lie():
-    for model in UNETS:
-        for format in ("channels_first", "channels_last"):
-            mock.check_learns(f"{model}-{format}", unet(model, f"{model}-{format}"), bound=1e-11, **{"run.memory_format": format})
+    few = zip(UNETS, ("channels_first", "channels_last"))
+    for model, format in itertools.product(UNETS, ("channels_first", "channels_last")) if t.slow else few:
+        mock.check_learns(f"{model}-{format}", unet(model, f"{model}-{format}"), bound=1e-11, **{"run.memory_format": format})
 
 
 def test_maps_ask_the_device_for_one_ring_a_step():
@@ -61,6 +62,8 @@ def test_sizes_beside_a_pooled_text_ask_the_device_for_no_more():
         model=dict(plugin="unet_sd", addition_embed_type="text_time", addition_time_embed_dim=8) | UNETS["unet_sd"],
         data=t.synthetic(classes=0, channels=3, height=16, width=16, content="noise", text_pooled=10, **TEXT)))
     mock.check_learns("sizes", path, bound=1e-11, **{"run.memory_format": "channels_last"})
+    if not t.slow:
+        return
     counts = []
     for steps in (4, 12):
         file = t.work / f"sizes-{steps}.json"
@@ -74,17 +77,16 @@ def test_sizes_beside_a_pooled_text_ask_the_device_for_no_more():
 def test_maps_are_normed_by_own_rows():
     if not (t.build / "tests/mock_gpu/kernels/mock_cuda.so").exists():
         raise t.NotRun("kernels on a mock GPU: the build is without them (no cublasLt.h, or a sanitizer)")
-    for model in UNETS:
-        for format in ("channels_first", "channels_last"):
-            for precision, bound in (("fp32", 1e-3), ("bf16", 0.02)):
-                name = f"rows-{model}-{format}-{precision}"
-                for kernels in ([], ["mock_cuda"]):
-                    t.train(unet(model, name), f"{name}-{len(kernels)}", **mock.cuda.on("cuda") | {
-                        "run.precision": precision, "run.memory_format": format, "plugins.kernels": kernels})
-                for mine, other in zip(t.metrics(f"{name}-1"), t.metrics(f"{name}-0")):
-                    mock.near(float(mine["loss"]), float(other["loss"]), f"{name}, step {mine['step']}: loss", bound)
-                chosen = [line for line in (t.work / f"{name}-1/run.toml").read_text().splitlines() if line.strip().startswith('"group_norm ')]
-                t.check(chosen and all(line.endswith('"cuda"') for line in chosen), f"{name}: norms are computed by", *chosen)
+    few = [("unet_sd", "channels_last", "bf16"), ("imagen_efficient_unet", "channels_first", "fp32")]
+    for model, format, precision in itertools.product(UNETS, ("channels_first", "channels_last"), ("fp32", "bf16")) if t.slow else few:
+        name = f"rows-{model}-{format}-{precision}"
+        for kernels in ([], ["mock_cuda"]):
+            t.train(unet(model, name), f"{name}-{len(kernels)}", **mock.cuda.on("cuda") | {
+                "run.precision": precision, "run.memory_format": format, "plugins.kernels": kernels})
+        for mine, other in zip(t.metrics(f"{name}-1"), t.metrics(f"{name}-0")):
+            mock.near(float(mine["loss"]), float(other["loss"]), f"{name}, step {mine['step']}: loss", {"fp32": 1e-3, "bf16": 0.02}[precision])
+        chosen = [line for line in (t.work / f"{name}-1/run.toml").read_text().splitlines() if line.strip().startswith('"group_norm ')]
+        t.check(chosen and all(line.endswith('"cuda"') for line in chosen), f"{name}: norms are computed by", *chosen)
 
 
 if __name__ == "__main__":

@@ -92,6 +92,20 @@ def test_stop_ends_the_run_with_code_5_and_keeps_the_checkpoint_before():
     t.run("checkpoint", "verify", t.latest("stop"))
 
 
+def test_a_run_over_another_that_cannot_make_its_first_step_costs_that_nothing():
+    path = t.write_recipe("over.toml", overflowing(steps=4, non_finite="stop") | dict(record=dict(receipts=True)))
+    t.train(path, "over", data__mean=0.0)
+    files = ("metrics.jsonl", "receipts.jsonl", "run.toml")
+    before = t.checkpoints("over"), [(t.work / "over" / name).read_bytes() for name in files]
+    for read in ("at_once", "late"):
+        done = t.refused(5, ["step 1", "there is no checkpoint yet"], "train", path, "--resume", "never",
+                         *t.sets({"data.mean": 1e25, "run.output": str(t.work / "over"), "run.read_results": read}))
+        t.check((t.checkpoints("over"), [(t.work / "over" / name).read_bytes() for name in files]) == before,
+                f"{read}: something of the run before is gone:", done.all)
+    t.train(path, "over", "--resume", "never", data__mean=0.0, run__steps=2)
+    t.equal((t.checkpoints("over"), len(t.metrics("over"))), (before[0][:2], 2), "what is left when it could")
+
+
 def all_finite(folder):
     """Whether all that the run's checkpoints hold is finite; and their steps."""
     for name in t.checkpoints(folder):

@@ -5,6 +5,7 @@ draws; prompts are encoded with the batch that they are of; what a sample was as
 sheet.
 """
 
+import functools
 import json
 import os
 import pathlib
@@ -20,7 +21,7 @@ WORDS = ["a zero", "a one !!", "", "a three", "a four !"]
 SIZE = 8 * 8
 
 
-@e.once
+@functools.cache
 def trained():
     path = e.recipe("worded", "fp32", dict(noise=0.5), guidance=dict(plugin="cfg", scale=3.0))
     t.train(path, "worded")

@@ -1,6 +1,7 @@
 """Encoders with weights: frozen networks that are cut as the model is, in training and in sampling; and what is refused of
 them."""
 
+import functools
 import io
 import json
 import pathlib
@@ -21,19 +22,9 @@ LAYOUTS = {
     "ring": (2, {"parallel.context": 2, "parallel.context_plugin": "ring"}),
     "pipeline": (2, {"parallel.pipeline": 2}),
 }
-_made = {}
 
 
-def once(make):
-    def made(*arguments):
-        key = (make.__name__, *arguments)
-        if key not in _made:
-            _made[key] = make(*arguments)
-        return _made[key]
-    return made
-
-
-@once
+@functools.cache
 def plugins():
     folder = t.work / "plugins"
     folder.mkdir()
@@ -42,7 +33,7 @@ def plugins():
     t.environment["DITTO_PLUGIN_PATH"] = str(folder)
 
 
-@once
+@functools.cache
 def captioned():
     """Digits, each with a sentence of another length."""
     path = t.work / "captioned.tar"
@@ -60,7 +51,7 @@ def captioned():
     return str(path)
 
 
-@once
+@functools.cache
 def held_out():
     """The same ones: what is compared are layouts."""
     return str(shutil.copy(captioned(), t.work / "captioned-held-out.tar"))
@@ -79,7 +70,7 @@ def tensors(width=12, seed=1, depth=2):
     return {name: ("F32", shape, [draw.gauss(0, 0.3) for _ in range(t.product(shape))]) for name, shape in shapes.items()}
 
 
-@once
+@functools.cache
 def weights(name="text", width=12, seed=1):
     path = t.work / f"{name}.safetensors"
     t.write_tensors(path, tensors(width, seed))
@@ -229,7 +220,7 @@ def latents(run, folder, *words, ranks=1, sets=None, prompts="a seven"):
     return t.read_tensors(where)["latents"]
 
 
-@once
+@functools.cache
 def trained():
     t.train(recipe("samples", "fp32"), "samples", validate__grid_every=3)
     t.check(list((t.work / "samples").rglob("*.png")), "no sheet of samples")

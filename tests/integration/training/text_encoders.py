@@ -5,6 +5,7 @@ Claim (layouts): T5 and CLIP under fsdp, tensor, ring and pipeline encode as one
 run.numerics = "one"; T5-XXL holds an eighth of itself on 8 ranks. Also: `encoders_test.cpp`, `text_encoders_test.cpp`
 """
 
+import functools
 import json
 import pathlib
 import random
@@ -14,7 +15,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import support as t  # noqa: E402
 import dry_run  # noqa: E402
-from encoders import LAYOUTS, captioned, held_out, near, once  # noqa: E402
+from encoders import LAYOUTS, captioned, held_out, near  # noqa: E402
 
 GOLDEN = t.source / "tests/golden/text_encoders"
 T5 = dict(num_layers=2, d_model=12, num_heads=4, d_kv=6, d_ff=24, vocab_size=61, relative_attention_num_buckets=32,
@@ -71,12 +72,12 @@ def folder(name, shapes, config, architecture, tokenizer, seed=1, copies={}):
     return path
 
 
-@once
+@functools.cache
 def t5():
     return str(folder("t5", t5_shapes(T5), T5, "T5EncoderModel", "t5"))
 
 
-@once
+@functools.cache
 def clip():
     return str(folder("clip", clip_shapes(CLIP), CLIP, "CLIPTextModelWithProjection", "clip"))
 

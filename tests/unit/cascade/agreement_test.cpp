@@ -98,10 +98,16 @@ TEST_CASE("all stages are asked for by the same texts and classes") {
 
 TEST_CASE("a text is encoded alike in all stages") {
   auto stages = agreed();
-  stages[1].text_encoders["text"] = encoder("bert");
+  stages[1].text_encoders.find("text")->second = encoder("bert");
   refused(stages,
           "stage 2 of faces, \"sr32\", encodes \"text\" with plugin = \"bert\", and the first, \"base\", with \"t5\"");
   stages = agreed();
-  stages[0].text_encoders["text"].set("weights", {std::string("t5-large"), {}});
+  stages[0].text_encoders.find("text")->second.set("weights", {std::string("t5-large"), {}});
   refused(stages, "encodes \"text\" otherwise than the first, \"base\"");
+  stages = agreed();
+  for (size_t i = 0; i < stages.size(); ++i) stages[i].text_encoders.emplace("tokens", encoder(i == 2 ? "bert" : "t5"));
+  refused(stages, "stage 3 of faces, \"sr64\", encodes \"tokens\" with plugin = \"bert\"");
+  stages = agreed();
+  stages[1].text_encoders.emplace("text", encoder("fit_text"));  // of the same name, behind the other
+  refused(stages, "stage 2 of faces, \"sr32\", encodes \"text\" otherwise than the first");
 }

@@ -11,6 +11,7 @@
 
 #include <ditto/exchange/foreign.h>
 #include <ditto/model.h>
+#include <ditto/nn/joins.h>
 #include <ditto/nn/padded_text.h>
 #include <ditto/nn/patches.h>
 #include <ditto/nn/transformer_size.h>
@@ -20,6 +21,7 @@ namespace ditto {
 // What such a model's Options derive from.
 struct DITTO_API JointOptions : TransformerSize {
   PaddedText text;
+  std::vector<std::string> joins;
 };
 
 // Queries, keys and values of some tokens. Parameters qkv, and with qk_norm q_norm and k_norm.
@@ -92,6 +94,7 @@ class DITTO_API JointTransformer : public Model {
 
  private:
   JointOptions options_;
+  Joins joins_;
   std::shared_ptr<Patches> patches_;
   std::shared_ptr<TimeEmbed> time_;
   Linear pooled_in_, pooled_out_, text_, final_modulation_, out_;

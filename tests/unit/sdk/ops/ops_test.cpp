@@ -245,6 +245,15 @@ TEST_CASE("a perceptron is one op where nothing stands between its maps, no pin 
   };
   CHECK(is_one(none, pinned("mlp_gelu_tanh", "whole")));
   CHECK(is_one(none, pinned("silu", "reference")));
+  const auto whole = pinned("mlp_gelu_tanh", "whole");
+  CHECK_THROWS_WITH_AS(is_one(none, whole, torch::kCPU), doctest::Contains("cannot compute it on a processor"), Error);
+  CHECK_THROWS_WITH_AS(is_one(
+                           [](Maps& maps, Context&) {
+                             maps.up->adapt({2, 1});
+                           },
+                           whole),
+                       doctest::Contains("the test: kernels.mlp_gelu_tanh = \"whole\" cannot compute it of maps that"),
+                       Error);
   for (const char* op : {"mlp_gelu_tanh", "linear_gelu_tanh", "linear"}) CHECK(!is_one(none, pinned(op, "reference")));
   row.score = [](const OpCall&) { return 0; };
   CHECK(!is_one(none));
