@@ -1,5 +1,7 @@
 #include "core/config/option_effects.h"
 
+#include <algorithm>
+
 namespace ditto {
 
 void OptionEffects::add(const std::string& section, const std::vector<OptionInfo>& declared) {
@@ -13,6 +15,11 @@ void OptionEffects::merge(const OptionEffects& other) { by_key_.insert(other.by_
 Effect OptionEffects::of(const std::string& key) const {
   const auto it = by_key_.find(key);
   return it == by_key_.end() ? effect_of_section(key) : it->second.effect;
+}
+
+bool OptionEffects::knows(const std::string& word) const {
+  return declared(word) || std::any_of(by_key_.begin(), by_key_.end(),
+                                       [&](const auto& one) { return one.first.starts_with(word + "."); });
 }
 
 bool OptionEffects::is_place(const std::string& key) const {

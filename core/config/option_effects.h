@@ -24,6 +24,8 @@ class OptionEffects {
   // Of "run.seed". One that nobody has declared is as its section's: in [parallel] it changes what is learned.
   Effect of(const std::string& key) const;
   bool declared(const std::string& key) const { return by_key_.count(key) > 0; }
+  // It is an option that somebody has declared, or a section with one.
+  bool knows(const std::string& word) const;
   // Names a place in the file system, which each machine may have elsewhere.
   bool is_place(const std::string& key) const;
 

@@ -184,12 +184,9 @@ inline const char* const kMoreModels[] = {"pixart", "uvit",  "jit",      "mmdit"
                                           "wan",    "latte", "nemo_dit", "moviegen"};
 
 // `dit` that sees a smaller picture beside x (model.joins).
-inline const Layouts kOfJoined{"shard=2 shard_plugin=fsdp",
-                               "tensor=2 sequence=true recompute=blocks",
-                               "context=2 context_plugin=ring",
-                               "context=2 context_plugin=ulysses",
-                               "pipeline=2 pipeline_plugin=pipeline",
-                               "pipeline=2 pipeline_plugin=pipeline tensor=2"};
+inline const Layouts kOfJoined{"shard=2 shard_plugin=fsdp",           "tensor=2 sequence=true recompute=blocks",
+                               "context=2 context_plugin=ring",       "context=2 context_plugin=ulysses",
+                               "pipeline=2 pipeline_plugin=pipeline", "pipeline=2 pipeline_plugin=pipeline tensor=2"};
 
 inline const char* const kUnets[] = {"unet_sd", "imagen_unet", "imagen_efficient_unet"};
 // NVIDIA's efficient one has no such option.

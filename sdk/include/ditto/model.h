@@ -32,7 +32,7 @@ struct DITTO_API ModelNeeds {
 class DITTO_API Model : public Units {
  public:
   static constexpr const char* kKind = "model";
-  static constexpr std::uint32_t kAbi = 13;
+  static constexpr std::uint32_t kAbi = 14;
   using Needs = ModelNeeds;
   Model();
   ~Model() override;

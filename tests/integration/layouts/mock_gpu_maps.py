@@ -2,7 +2,8 @@
 LibTorch's, of a GPU cuDNN's, and so the CPU's here.
 
 Claim (layouts): UNets train on a device whose memory the host cannot read, however their maps lie, as on the CPU to 1e-11 in fp64, by
-the rows of GPUs where they have some; no number of theirs is read on the host, also where it is measured how maps are to lie.
+the rows of GPUs where they have some; no number of theirs is read on the host, also where it is measured how maps are to lie. Also:
+both formats and precisions of each in `mock_gpu_maps.py --slow`
 """
 # Parts: "learn" "maps_ask" "sizes" "normed"
 

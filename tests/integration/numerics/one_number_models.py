@@ -1,5 +1,5 @@
 """run.numerics = "one" for what one_number.py does not train: experts of either router, a learned variance, adapters, and each
-exact optimizer, alone and in groups. Each recipe has one hash on a handful of layouts, and another than its neighbours."""
+exact optimizer (two with --slow alone), alone and in groups. Each recipe has one hash on a handful of layouts, and another than its neighbours."""
 
 import pathlib
 import sys
@@ -96,10 +96,12 @@ def test_tokens_that_go_around_blocks():
 
 
 def test_sgd():
+    t.only_slow()
     check_one_hash("sgd", optimizer=dict(plugin="sgd", nesterov=True, weight_decay=0.01))
 
 
 def test_lion():
+    t.only_slow()
     check_one_hash("lion", optimizer=dict(plugin="lion", weight_decay=0.1))
 
 

@@ -132,10 +132,9 @@ def tried_right(path, refused, *arguments):
 
 def test_right_models_train_alike():
     without_experts = {"expert 2"}
-    tried_right(models / "libdit.so", without_experts)
-    tried_right(models / "libdit_text.so", without_experts)
     tried_right(models / "libdit_moe.so", set())
-    tried_right(models / "libst_dit.so", without_experts)
+    for name in ("dit", "dit_text", "st_dit") if t.slow else ("st_dit",):
+        tried_right(models / f"lib{name}.so", without_experts)
     tried_right(models / "libwan.so", without_experts | {"fastseq 2"})  # a norm over all heads
     tried_right(mistaken, without_experts)
 

@@ -35,6 +35,7 @@ def test_a_run_goes_on_bit_for_bit_and_not_with_another_route():
     t.goes_on_bit_for_bit(path)
     other = ["train", path, *t.sets({"run.output": str(t.work / "in-two"), "run.steps": 7, "tread.ratio": 0.25})]
     t.refused(2, ["tread.ratio", "--allow-change"], *other)
+    t.refused(2, ["--allow-change tread.ration", "names no option or section"], *other, "--allow-change", "tread.ration")
     t.run(*other, "--allow-change", "tread.ratio")
 
 
