@@ -1,6 +1,7 @@
 #include "apps/ditto/cascade.h"
 
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <optional>
 
@@ -9,6 +10,7 @@
 #include <ditto/error.h>
 #include <ditto/text.h>
 
+#include "core/assembly/resume.h"
 #include "core/cascade/cascade_folder.h"
 #include "core/checkpoint/checkpoint.h"
 #include "core/console/streams.h"
@@ -24,11 +26,34 @@ namespace {
 
 Registry registry_of(const CommandLine& line) { return Registry(plugin_folders(line.plugin_path), try_new_plugins); }
 
+// As its resume would, where a stage has been trained by another recipe: before anything is written of this one.
+void require_unchanged(const CascadeStage& stage, const OpenedStage& opened, Registry& registry,
+                       const std::vector<std::string>& allowed) {
+  if (!checkpoint::is_of_a_run(stage.folder)) return;
+  std::optional<checkpoint::Info> info;
+  try {
+    info = checkpoint::describe(checkpoint::newest(stage.folder));
+  } catch (const Error&) {  // its training says what is wrong
+    return;
+  }
+  const auto saved = formats::parse_toml(info->recipe_toml, info->path + "/recipe.toml");
+  const auto now = opened.recipe.resolved();
+  const auto effects = effects_of(opened.recipe, info->recipe_toml, registry);
+  require_known(allowed, saved, now, effects);
+  compare_recipes(saved, now, effects, allowed);
+}
+
 // On every rank, and written by the first.
-void begin(const Cascade& cascade, std::optional<std::size_t> one, const RankInfo& info, const CommandLine& line) {
+void begin(const Cascade& cascade, std::optional<std::size_t> one, const RankInfo& info, const CascadeCall& call,
+           const CommandLine& line) {
   auto registry = registry_of(line);
   const auto stages = open_stages(cascade, registry);
   if (info.rank > 0) return;
+  if (checkpoint::is_of_a_run(cascade.output))
+    throw Error(ErrorKind::config, "cascade.output", shown(cascade.output) + " is the folder of a run",
+                "choose a folder of its own");
+  for (std::size_t i = 0; call.skips_trained && i < stages.size(); ++i)
+    if (!one || *one == i) require_unchanged(cascade.stages[i], stages[i], registry, call.allow_change);
   std::vector<formats::Table> recipes;
   for (const auto& stage : stages) recipes.push_back(stage.recipe.resolved());
   write_cascade_folder(cascade, recipes, one);
@@ -76,7 +101,7 @@ class CascadeTraining {
   int begin_all() const {
     Rank rank(info_);
     return rank.run([&] {
-      begin(cascade_, one_, info_, line_);
+      begin(cascade_, one_, info_, call_, line_);
       return 0;
     });
   }
@@ -86,7 +111,9 @@ class CascadeTraining {
     const auto& folder = cascade_.stages[stage].folder;
     if (!call_.skips_trained || info_.world_size > 1 || !checkpoint::is_of_a_run(folder)) return false;
     try {
-      const auto info = checkpoint::describe(checkpoint::newest(folder));
+      const auto whole = checkpoint::find((std::filesystem::path(folder) / "checkpoints").string());
+      if (!whole.path) return false;
+      const auto info = checkpoint::describe(*whole.path);
       if (Recipe::read(cascade_.stages[stage].recipe, cascade_.stages[stage].to_train()).run.steps != info.step)
         return false;
       say(fmt::format("{}: is trained, step {}: {}", title_of_stage(cascade_, stage), info.step, shown(folder)));

@@ -16,6 +16,7 @@ struct CascadeCall {
   std::string stage;          // --stage; empty: all of them
   int local_ranks = 0;        // 0: this process is one rank of those that a launcher has started, or the only one
   bool skips_trained = true;  // what has made its steps
+  std::vector<std::string> allow_change;
   // Of one stage: trains it in this process, as its rank.
   std::function<int(const CascadeStage&)> train;
   // The command line of its ranks, and whether they can start (core/plan/rehearsal.h).

@@ -243,7 +243,7 @@ std::string expected_of(const CLI::Option& option) {
 // What is wrong with what an option was given, and what to do.
 std::pair<std::string, std::string> wrong_with(const CLI::Option& option, const CLI::ParseError& error) {
   const auto& given = option.results();
-  if (option.get_items_expected_min() == 0) return {"takes no value", "give it alone; "};
+  if (option.get_items_expected_max() == 0) return {"takes no value", "give it alone; "};
   if (error.get_name() == "ArgumentMismatch" && given.size() > 1)
     return {fmt::format("is given {} times", given.size()), "give it once; "};
   if (error.get_name() == "ArgumentMismatch") return {"needs a value", ""};

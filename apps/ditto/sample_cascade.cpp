@@ -1,5 +1,7 @@
 #include "apps/ditto/sample_cascade.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -13,6 +15,7 @@
 #include "core/console/streams.h"
 #include "core/data/names.h"
 #include "core/ranks/launch.h"
+#include "core/sample/prompts.h"
 
 namespace ditto {
 
@@ -40,6 +43,8 @@ class CascadeSampling {
       // Memory is one stage's: each has a process of its own.
       const int code = in_child([&] {
         // A launcher's ranks meet anew, and not who is still at the stage before.
+        if (a_.json && stage < last_)
+          ::dup2(STDERR_FILENO, STDOUT_FILENO);  // standard output has the last one's object
         if (a_.local_ranks == 0 && stage > 0) ::setenv(kNextVariable, std::to_string(stage).c_str(), 1);
         return run(of_stage(stage));
       });
@@ -66,7 +71,11 @@ class CascadeSampling {
                                                        {"--series", a_.series > 0}};
     for (const auto& [option, is_given] : of_one_run)
       if (is_given) refuse(option, "");
-    if (!a_.size.empty()) refuse("--size", ", whose stages make what the next one takes");
+    const auto prompts = a_.prompts.empty() ? std::vector<Prompt>() : read_prompts(a_.prompts);
+    const bool has_sizes =
+        std::any_of(prompts.begin(), prompts.end(), [](const auto& one) { return one.size.has_value(); });
+    if (!a_.size.empty() || has_sizes)
+      refuse(has_sizes ? "\"size\" in " + shown(a_.prompts) : "--size", ", whose stages make what the next one takes");
   }
 
   void require_one_each(const std::string& option, size_t count) const {

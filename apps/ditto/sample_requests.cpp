@@ -226,6 +226,9 @@ Asked read_requests(const SampleArguments& a, Assembly& assembly) {
     require_negative(*assembly.guidance);
     if (!requests.negative_prompts.empty()) refuse_twice(made_of_prompts(networks), negative->tensors(), a.negative);
   }
+  // A cascade's later stages may have a guidance that leads away from nothing; its first one may not.
+  const bool is_later_stage = a.series > 0 && !a.kept_texts.empty();
+  if (is_later_stage && !assembly.guidance->uses_negative()) requests.negative_prompts.clear();
   if (!requests.negative_prompts.empty()) require_negative(*assembly.guidance, "--negative-prompt");
   if (!a.kept_texts.empty() && !requests.prompts.empty())
     requests.kept = std::make_shared<KeptTexts>(a.kept_texts, batch_size(*assembly.sampler, {.batch = a.batch}));

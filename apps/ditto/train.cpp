@@ -157,6 +157,7 @@ int train_stages(const TrainArguments& arguments, const CommandLine& line) {
   call.stage = arguments.stage;
   call.local_ranks = arguments.local_ranks;
   call.skips_trained = arguments.options.resume == "auto";
+  call.allow_change = arguments.options.allow_change;
   call.train = [&](const CascadeStage& stage) { return train_one(of_stage(arguments, stage), line); };
   call.words = [&](const CascadeStage& stage) { return words_of(of_stage(arguments, stage), line); };
   call.rehearse = [&](const CascadeStage& stage) { return rehearse(of_stage(arguments, stage), line); };
@@ -215,18 +216,23 @@ void add_train_command(CLI::App& app, CommandLine& line) {
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str()
       ->needs(dry);
-  command
-      ->add_option("--forward", arguments->samples,
-                   "of a dry run: instead, the memory of one forward of so many samples (1), as sampling has it")
-      ->expected(0, 1)
-      ->check(CLI::Range(1, 1'000'000))
-      ->default_str("1")
-      ->needs(dry)
-      ->excludes(ranks)
-      ->excludes(local);
+  auto* forward =
+      command
+          ->add_option("--forward", arguments->samples,
+                       "of a dry run: instead, the memory of one forward of so many samples (1), as sampling has it")
+          ->expected(0, 1)
+          ->check(CLI::Range(1, 1'000'000))
+          ->default_str("1")
+          ->needs(dry)
+          ->excludes(ranks)
+          ->excludes(local);
   command->add_flag("--json", arguments->json, "of a dry run: for programs")->needs(dry);
   command->footer("Example: ditto train configs/digits.toml --set run.steps=100 --local-ranks 2");
-  command->callback([arguments, &line] { line.exit_code = train(*arguments, line); });
+  command->callback([arguments, forward, &line] {
+    if (forward->count() > 0 && arguments->samples < 1)
+      throw Error(ErrorKind::config, "--forward", "is empty", "give a number of samples, or the word alone");
+    line.exit_code = train(*arguments, line);
+  });
 }
 
 }  // namespace ditto

@@ -53,19 +53,28 @@ ForwardPeak forward_peak(const Recipe& recipe, Registry& registry, int64_t sampl
   found.samples = samples;
   const auto sides = largest_size(assembly).sides;
   if (!sides.empty()) found.size = to_text(sides);
-  for (int64_t length = text_length;; length /= 2) {
+  const auto run = [&](int64_t length) {
+    const auto batch = shapes_of_batch(*model.model, model.setting.needs, samples, length, sides);
+    const int64_t beside = meter.current();
+    meter.reset_peak();
+    model.predict(batch);
+    found.peak = meter.peak();
+    found.weights = std::max(found.weights, meter.current() - beside);  // copies are made once
+    found.text_length = has_any_length(model) ? length : 0;
+  };
+  const auto fits = [&](int64_t length) {
     try {
-      const auto batch = shapes_of_batch(*model.model, model.setting.needs, samples, length, sides);
-      const int64_t beside = meter.current();
-      meter.reset_peak();
-      model.predict(batch);
-      found.peak = meter.peak();
-      found.weights = meter.current() - beside;
-      found.text_length = has_any_length(model) ? length : 0;
-      break;
+      run(length);
+      return true;
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::shape || length == 1) throw;
+      return false;
     }
+  };
+  if (!fits(text_length)) {
+    int64_t most = 0, least = text_length;  // that fits, and that does not
+    while (least - most > 1) (fits((most + least) / 2) ? most : least) = (most + least) / 2;
+    run(most);
   }
   for (const auto& entry : model.layout.entries) found.weights += static_cast<int64_t>(entry.tensor.nbytes());
   return found;

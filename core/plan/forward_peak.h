@@ -21,8 +21,8 @@ struct ForwardPeak {
   int64_t peak = 0;                      // most at once, the weights included
 };
 
-// Of `samples` at once. A text, which may have any length, has `text_length` tokens, or half as many and so on where
-// the model takes none so long. Throws what putting the recipe together throws, and Error(plugin) for a model that
+// Of `samples` at once. A text, which may have any length, has `text_length` tokens, or as many as the model
+// takes where these are fewer. Throws what putting the recipe together throws, and Error(plugin) for a model that
 // cannot be run on shapes alone.
 ForwardPeak forward_peak(const Recipe& recipe, Registry& registry, int64_t samples, int64_t text_length);
 std::string to_text(const ForwardPeak& forward);

@@ -2,25 +2,66 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
+
+#include "core/checkpoint/disk.h"
 
 namespace ditto {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+constexpr const char* kChecksum = "checksum";
+
+torch::Tensor checksum_of(const NamedTensors& tensors) {
+  checkpoint::ChunkHasher hasher;
+  for (const auto& [name, tensor] : tensors) {
+    const auto here = tensor.cpu().contiguous();
+    hasher.update(std::as_bytes(std::span(name)));
+    hasher.update(bytes_of(here));
+  }
+  std::string text;
+  for (const auto& chunk : hasher.finish()) text += chunk;
+  auto made = torch::empty({static_cast<int64_t>(text.size())}, torch::kByte);
+  std::copy(text.begin(), text.end(), made.data_ptr<uint8_t>());
+  return made;
+}
+
+// Nothing where the file is not there, or not whole: what it holds is made again.
+std::optional<NamedTensors> read_whole(const std::string& path) {
+  if (!fs::exists(path)) return {};
+  try {
+    auto tensors = read_tensors(path);
+    const auto noted = tensors.extract(kChecksum);
+    if (noted.empty() || !torch::equal(noted.mapped(), checksum_of(tensors))) return {};
+    return tensors;
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+}  // namespace
+
 const NamedTensors& KeptTexts::part(const std::string& key, int64_t begin, int64_t count, const Encode& encode) {
   const auto path = (fs::path(folder_) / fmt::format("{}-{}.safetensors", key, begin)).string();
   if (path == last_) return of_last_;
-  if (fs::exists(path)) {
-    of_last_ = read_tensors(path);
+  if (auto kept = read_whole(path)) {
+    of_last_ = std::move(*kept);
     found += count;
   } else {
     of_last_ = encode(begin, count);
     encoded += count;
     fs::create_directories(folder_);
-    write_tensors(path, of_last_);
+    auto noted = of_last_;
+    noted[kChecksum] = checksum_of(of_last_);
+    write_tensors(path, noted);
   }
   last_ = path;
   return of_last_;

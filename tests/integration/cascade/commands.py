@@ -61,6 +61,21 @@ def test_checks_and_dry_runs_are_of_each_stage():
     t.equal(list(json.loads(t.run("train", path, "--dry-run", "--json", "--stage", "2").stdout)), ["sr8"], "one stage")
 
 
+def test_a_trained_stage_is_no_other_recipe_s_and_no_damaged_one():
+    path = c.cascade("kept", **SHORT)
+    t.run(*c.words(path, "kept"))
+    recipe = (t.work / "kept/base.toml").read_bytes()
+    changed = ["--set", "base.model.embed_dim=64"]
+    t.refused(2, ["model.embed_dim", "was 32", "is 64 now"], *c.words(path, "kept", *changed, "--stage", 1))
+    t.refused(2, ["model.embed_dim"], *c.words(path, "kept", *changed))
+    t.refused(2, ["cascade.output", "is the folder of a run"], *c.words(path, "kept/base"))
+    t.equal((t.work / "kept/base.toml").read_bytes(), recipe, "the stage's recipe")
+    t.check("all 3 stages are trained" in t.run("train", t.work / "kept").all, "the folder goes on no more")
+    for file in (t.work / "kept/base/checkpoints").glob("step_*/model*.safetensors"):
+        file.write_bytes(file.read_bytes()[:1000])
+    t.refused(7, ["none that can be used"], "train", t.work / "kept")
+
+
 def test_export_and_evaluate_are_of_each_stage():
     path = c.cascade("told", validate=dict(every=2, samples=8), **SHORT)
     t.run(*c.words(path, "told", "--stage", 1))

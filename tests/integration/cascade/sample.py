@@ -5,11 +5,12 @@ with numerics "one", all stages written or the last alone; the same seed gives t
 after it was killed the same command makes the rest.
 """
 
+import json
 import os
 import pathlib
 import shutil
-import subprocess
 import signal
+import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
@@ -116,6 +117,16 @@ def test_ranks_that_share_encoders_or_have_a_launcher_draw_the_same():
     t.equal(pixels("launched"), pixels("alone"), "of a launcher's ranks")
 
 
+def test_a_negative_prompt_is_for_the_stages_that_are_guided():
+    led = "--steps", "3,2,4", "--negative-prompt", "a one"
+    sampled("led", *led, "--guidance", "2,1,1", "--all")
+    sampled("straight", *LAST[:2], "--guidance", "2,1,1", "--all")
+    passed = [t.read_tensors(t.work / name / ".cascade/base.safetensors") for name in ("led", "straight")]
+    t.check(passed[0] != passed[1], "the first stage is not led away")
+    t.refused(2, ["--negative-prompt", "is not used by this guidance"], "sample", trained(), "--prompts", prompts(), "--out", t.work / "unled",
+              *led, "--guidance", "1,1,1")
+
+
 def test_the_same_seed_is_other_noise_in_another_stage():
     one, other = (sampled(f"series-{series}", "--series", series, run=trained() / "base") and bits(f"series-{series}") for series in (0, 1))
     t.check(one != other, "another series is the same noise")
@@ -163,6 +174,22 @@ def test_texts_of_other_weights_earlier_in_a_chain_are_encoded_again():
     t.equal(bits("chain/sr8"), bits("chain-by-hand"), "pictures of the stage with other weights")
 
 
+def test_kept_texts_that_are_damaged_are_made_again_and_one_object_is_said():
+    done = sampled("object", *LAST, "--all", "--json")
+    t.check(isinstance(json.loads(done.stdout), dict), done.stdout)
+    file = next((t.work / "object/.cascade/texts").glob("*.safetensors"))
+    data = bytearray(file.read_bytes())
+    data[-4] ^= 1
+    file.write_bytes(data)
+    before = pixels("object/sr16")
+    for name in ("sr8", "sr16"):
+        shutil.rmtree(t.work / "object" / name)
+        (t.work / f"object/.cascade/{name}.safetensors").unlink(missing_ok=True)
+    done = sampled("object", *LAST, "--all")
+    t.check("texts: 3 encoded" in done.all, done.all)
+    t.equal(pixels("object/sr16"), before, "pictures of texts that were made again")
+
+
 def test_what_a_cascade_does_not_take_is_refused():
     run, out = trained(), t.work / "refused"
     cases = [
@@ -184,6 +211,8 @@ def test_what_a_cascade_does_not_take_is_refused():
               t.work / "large.safetensors")
     t.write_tensors(t.work / "few.safetensors", {"low": ("F32", [2, 1, 4, 4], [0.0] * 32)})
     t.refused(4, ["has 2 rows"], "sample", run / "sr8", "--prompts", prompts(), "--out", out, "--condition", t.work / "few.safetensors")
+    (t.work / "sized.jsonl").write_text('{"prompt": "a seven", "size": "8x8"}\n')
+    t.refused(2, ['"size" in', "sized.jsonl", "is a cascade"], "sample", run, "--prompts", t.work / "sized.jsonl", "--out", out)
     t.check(not out.exists(), "something was written")
     gone = t.work / "sr8-gone"
     (run / "sr8").rename(gone)

@@ -90,6 +90,14 @@ def test_one_sample_is_meant_where_no_number_is_given_and_ranks_are_of_a_trainin
     for ranks in ("--ranks", "--local-ranks"):
         t.refused(2, [ranks], "train", path, "--dry-run", "--forward", ranks, 8)
     t.refused(2, ["--dry-run"], "train", path, "--forward")
+    t.refused(2, ["--forward", "whole number"], "train", path, "--dry-run", "--forward", 0)
+    t.refused(2, ["--forward", "is empty"], "train", path, "--dry-run", "--forward", "")
+
+
+def test_a_text_is_as_long_as_the_model_takes():
+    path = recipe_of("text", *SMALL["regular"][:4])
+    said = json.loads(t.run("train", path, "--dry-run", "--forward", "--json", "--text-length", 255, *t.sets({"data.text_tokens": 8})).stdout)
+    t.equal(said["text_length"], 8, "tokens of a text")
 
 
 if __name__ == "__main__":

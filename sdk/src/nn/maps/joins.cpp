@@ -33,13 +33,15 @@ Joins::Joins(const std::string& model, const std::vector<std::string>& names, co
   int64_t channels = x[0];
   for (const auto& name : names) {
     const auto* spec = find(needs.inputs, name);
+    if (name == "clean") refuse("names \"clean\", which is what the model is to predict", "name another picture");
     if (name == "x" || std::count(names.begin(), names.end(), name) > 1)
       refuse(name == "x" ? "names \"x\", which they are joined to" : "names \"" + name + "\" twice",
              "name every other picture once");
     if (!spec) {
       std::string offered;
       for (const auto& one : needs.inputs)
-        if (one.name != "x" && one.shape.size() == 3) offered += (offered.empty() ? "" : ", ") + one.name;
+        if (one.name != "x" && one.name != "clean" && one.shape.size() == 3)
+          offered += (offered.empty() ? "" : ", ") + one.name;
       refuse("names \"" + name + "\", and neither the data nor an encoder makes it",
              offered.empty() ? "let an encoder make it, as \"pyramid\" does" : "choose among: " + offered);
     }

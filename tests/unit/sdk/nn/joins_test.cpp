@@ -16,6 +16,7 @@ ModelNeeds offered() {
   return {{{"x", torch::kFloat, {3, 8, 8}},
            {"t", torch::kFloat, {}},
            {"label", torch::kLong, {}, "", 10},
+           {"clean", torch::kFloat, {3, 8, 8}},
            {"low", torch::kFloat, {3, 4, 2}},
            {"outline", torch::kFloat, {1, 8, 8}},
            {"text", torch::kFloat, {6, 24}},
@@ -62,6 +63,7 @@ TEST_CASE("what cannot be joined is refused in one sentence") {
   refused({"depth"},
           "names \"depth\", and neither the data nor an encoder makes it; choose among: low, outline, large, any");
   refused({"x"}, "names \"x\", which they are joined to");
+  refused({"clean"}, "names \"clean\", which is what the model is to predict");
   refused({"low", "low"}, "names \"low\" twice");
   refused({"text"}, "which is no picture");
   refused({"label"}, "which is no picture");
