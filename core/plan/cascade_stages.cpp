@@ -5,6 +5,8 @@
 #include <optional>
 #include <set>
 
+#include <fmt/format.h>
+
 #include <ditto/error.h>
 
 #include "core/assembly/assembly.h"
@@ -35,6 +37,11 @@ std::vector<int64_t> of_whole(std::vector<int64_t> shape, const TensorSpecs& tak
   if (whole == takes.end() || left == makes.end()) return shape;
   for (size_t d = 1; d < shape.size(); ++d) {
     const auto side = whole->shape[d], cut = left->shape[d];
+    if (side > 0 && cut > 0 && shape[d] > 0 && shape[d] * side % cut != 0)
+      throw Error(ErrorKind::config, "\"" + passes + "\"",
+                  fmt::format("is of {} of {} pixels of a part, and of a whole picture of {} that is no whole number",
+                              shape[d], cut, side),
+                  "choose the sizes of part and small picture so that the whole is enlarged by as much as its parts");
     shape[d] = side > 0 && cut > 0 && shape[d] > 0 ? shape[d] * side / cut : kOwnSide;
   }
   return shape;

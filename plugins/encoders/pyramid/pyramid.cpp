@@ -92,10 +92,6 @@ class Pyramid final : public ditto::Encoder {
       if (clean_.shape[dim] > image_.shape[dim])
         refuse("crop = " + text(o.crop) + " is a part of pictures of " + sides(image_),
                "choose a smaller one, or larger pictures (data.size)");
-      if (image_.shape[dim] * small_.shape[dim] % clean_.shape[dim] != 0)
-        refuse("of parts of " + sides(clean_) + " small pictures of " + sides(small_) +
-                   " are another share than whole pixels of " + sides(image_),
-               "choose crop and size so that a whole picture, made as small, has whole pixels");
       if (small_.shape[dim] >= clean_.shape[dim])
         refuse("size = " + text(o.size) + " is not smaller than what it is made of, " + sides(clean_),
                "choose smaller sides");

@@ -21,6 +21,7 @@ def test_stages_that_do_not_agree_are_refused_before_the_first_trains():
                  'stage 3 of size, "sr16", takes a "low" of 1 x 4 x 4, and the stage before it, "sr8", makes 1 x 8 x 8'),
         "texts": (dict(sr8=dict(data=dict(text_width=64))), '"sr8", is asked for by "text"'),
         "idle": (dict(sr8=dict(model=dict(low_res_cond=False))), '"sr8", makes "low" of its data, and neither its model'),
+        "share": (dict(sr16=dict(encoder__image=dict(crop=[11, 11], size=[6, 6]))), '"low": is of 6 of 11 pixels of a part, and of a whole picture of 16'),
         "other": (dict(passes="small"), '"sr8", does not take "small", which the cascade passes'),
     }
     for name, (options, said) in cases.items():
