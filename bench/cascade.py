@@ -59,11 +59,13 @@ def trained(folder):
 
 def by_hand(cascade, folder, prompts, args):
     total, low = 0.0, None
+    for made in [*folder.glob("hand-*"), *folder.glob("*.safetensors")]:  # what is whole would not be made again
+        shutil.rmtree(made) if made.is_dir() else made.unlink()
     for series, (stage, steps, scale) in enumerate(zip(STAGES, STEPS, GUIDANCE)):
         given = ["--condition", low] if low else []
         low = folder / f"{stage}.safetensors"
         _, seconds = run("sample", cascade / stage, "--prompts", prompts, "--steps", steps, "--guidance", scale, "--series", series, *given,
-                         "--pass", f"low={low}", "--batch", len(PROMPTS), "--out", folder / f"hand-{stage}", "--overwrite",
+                         "--pass", f"low={low}", "--batch", len(PROMPTS), "--out", folder / f"hand-{stage}",
                          "--set", f"run.threads={args.threads}")
         total += seconds
     return total
