@@ -32,9 +32,7 @@ class CascadeSampling {
     refuse_arguments();
     require_one_each("--steps", a.steps.size());
     require_one_each("--guidance", a.guidance.size());
-    for (size_t stage = 0; stage < cascade_.stages.size(); ++stage)
-      checkpoints_.push_back(checkpoint_of_stage(cascade_, stage));
-    last_ = a.until.empty() ? cascade_.stages.size() - 1 : stage_that_makes(a.until);
+    find_stages();
   }
 
   int run(const std::function<int(const SampleArguments&)>& run) const {
@@ -96,15 +94,20 @@ class CascadeSampling {
     return text;
   }
 
-  size_t stage_that_makes(const std::string& size) const {
+  // Those behind the last that is asked for need not be trained.
+  void find_stages() {
     std::string all;
     for (size_t stage = 0; stage < cascade_.stages.size(); ++stage) {
+      checkpoints_.push_back(checkpoint_of_stage(cascade_, stage));
+      last_ = stage;
+      if (a_.until.empty()) continue;
       const auto own = size_of(stage);
-      if (own == size || own == size + "x" + size) return stage;
+      if (own == a_.until || own == a_.until + "x" + a_.until) return;
       all += (stage == 0 ? "" : ", ") + own;
     }
-    throw Error(ErrorKind::config, "--until " + shown(size), "no stage of " + shown(cascade_.name) + " makes that size",
-                "they make " + all);
+    if (!a_.until.empty())
+      throw Error(ErrorKind::config, "--until " + shown(a_.until),
+                  "no stage of " + shown(cascade_.name) + " makes that size", "they make " + all);
   }
 
   std::string folder_of(size_t stage) const {

@@ -127,6 +127,16 @@ def test_a_negative_prompt_is_for_the_stages_that_are_guided():
               *led, "--guidance", "1,1,1")
 
 
+def test_drafts_need_no_stage_behind_them():
+    path = t.work / "drafts"
+    shutil.copytree(trained(), path)
+    shutil.rmtree(path / "sr16")
+    sampled("drafts-until", *LAST, "--until", 8, run=path)
+    sampled("all-until", *LAST, "--until", 8)
+    t.equal(pixels("drafts-until"), pixels("all-until"), "pictures of 8 pixels")
+    t.refused(7, ['"sr16"', "has no checkpoint"], "sample", path, "--prompts", prompts(), "--out", t.work / "none", *LAST)
+
+
 def test_the_same_seed_is_other_noise_in_another_stage():
     one, other = (sampled(f"series-{series}", "--series", series, run=trained() / "base") and bits(f"series-{series}") for series in (0, 1))
     t.check(one != other, "another series is the same noise")
