@@ -65,18 +65,19 @@ OptionEffects effects_of(const Recipe& now, const std::string& saved_toml, Regis
   return effects;
 }
 
-void require_known(const std::vector<std::string>& allowed, const formats::Table& saved, const formats::Table& now,
-                   const OptionEffects& effects) {
+std::vector<std::string> unknown_words(const std::vector<std::string>& allowed, const formats::Table& saved,
+                                       const formats::Table& now, const OptionEffects& effects) {
   const auto changes = differences(saved, now);
+  std::vector<std::string> unknown;
   for (const auto& word : allowed) {
     const bool is_known = effects.knows(word) || saved.find_path(word) || now.find_path(word) || word == "data.names" ||
                           word == "kernels" || word.starts_with("kernels.") || word.ends_with(".weights");
     if (!is_known && std::none_of(changes.begin(), changes.end(), [&](const auto& change) {
           return change.key == word || change.key.starts_with(word + ".");
         }))
-      throw Error(ErrorKind::config, "--allow-change " + shown(word), "names no option or section of the recipe",
-                  "write it as the recipe does, as in --allow-change model.depth");
+      unknown.push_back(word);
   }
+  return unknown;
 }
 
 std::vector<std::string> compare_recipes(const formats::Table& saved, const formats::Table& now,

@@ -26,9 +26,9 @@ std::optional<std::string> find_start(const std::string& resume, const std::stri
 // there.
 OptionEffects effects_of(const Recipe& now, const std::string& saved_toml, Registry& registry);
 
-// Throws Error(config) where a word of `allowed` is no option or section of either recipe, nor a set of kernels.
-void require_known(const std::vector<std::string>& allowed, const formats::Table& saved, const formats::Table& now,
-                   const OptionEffects& effects);
+// The words of `allowed` that are no option or section of either recipe, nor a set of kernels.
+std::vector<std::string> unknown_words(const std::vector<std::string>& allowed, const formats::Table& saved,
+                                       const formats::Table& now, const OptionEffects& effects);
 // Compares the recipe of a checkpoint with today's. Returns a line for each difference. Throws Error(config) if one
 // changes what is learned and its key (or its section) is not among `allowed`.
 std::vector<std::string> compare_recipes(const formats::Table& saved, const formats::Table& now,

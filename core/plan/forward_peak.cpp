@@ -53,13 +53,12 @@ ForwardPeak forward_peak(const Recipe& recipe, Registry& registry, int64_t sampl
   found.samples = samples;
   const auto sides = largest_size(assembly).sides;
   if (!sides.empty()) found.size = to_text(sides);
+  const int64_t before = meter.current();
   const auto run = [&](int64_t length) {
     const auto batch = shapes_of_batch(*model.model, model.setting.needs, samples, length, sides);
-    const int64_t beside = meter.current();
     meter.reset_peak();
     model.predict(batch);
     found.peak = meter.peak();
-    found.weights = std::max(found.weights, meter.current() - beside);  // copies are made once
     found.text_length = has_any_length(model) ? length : 0;
   };
   const auto fits = [&](int64_t length) {
@@ -76,6 +75,7 @@ ForwardPeak forward_peak(const Recipe& recipe, Registry& registry, int64_t sampl
     while (least - most > 1) (fits((most + least) / 2) ? most : least) = (most + least) / 2;
     run(most);
   }
+  found.weights = meter.current() - before;  // the copies, which stay
   for (const auto& entry : model.layout.entries) found.weights += static_cast<int64_t>(entry.tensor.nbytes());
   return found;
 }

@@ -152,7 +152,8 @@ void Resume::say_changes(const checkpoint::Info& info, const formats::Table& sav
   const auto& assembly = *training_.assembly;
   const auto& allowed = options_.allow_change;
   const auto effects = effects_of(recipe, info.recipe_toml, training_.registry);
-  require_known(allowed, saved, recipe.resolved(), effects);
+  for (const auto& word : unknown_words(allowed, saved, recipe.resolved(), effects))  // of a cascade another stage's
+    log_.say("warning: --allow-change " + shown(word) + " names no option or section of this recipe");
   for (const auto& line : compare_recipes(saved, recipe.resolved(), effects, allowed))
     log_.say("changed since: " + line);
   for (const auto& line : compare_class_names(info.extra, info.path, assembly.train_data->makes(), allowed))

@@ -56,14 +56,11 @@ std::vector<ModelCase> dit_text_cases() {
           {tiny({{"cross", text("modulated")}}), plain}};
 }
 
-// A smaller picture and one as large beside x.
-ModelCase joined(ModelNeeds needs) {
-  needs.inputs.push_back({"low", at::kFloat, {4, 4, 2}, "a smaller picture"});
-  needs.inputs.push_back({"outline", at::kFloat, {1, 8, 8}, "a picture"});
+ModelCase joined(ModelNeeds needs) {  // a smaller picture and one as large beside x
+  for (const auto& [name, shape] : {std::pair("low", std::vector<int64_t>{4, 4, 2}), {"outline", {1, 8, 8}}})
+    needs.inputs.push_back({name, at::kFloat, shape, "a picture"});
   ditto::testing::ModelChecks one_picture;  // which stays where a class or a text is dropped
-  one_picture.adjust = [](ditto::Batch& in) {
-    for (const char* name : {"low", "outline"}) in[name] = torch::full_like(in.at(name), 0.5);
-  };
+  one_picture.adjust = [](auto& in) { in["low"].fill_(0.5), in["outline"].fill_(0.5); };
   return {tiny({{"joins", std::vector<std::string>{"low", "outline"}}}), needs, one_picture};
 }
 
