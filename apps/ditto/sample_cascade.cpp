@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <iostream>
+#include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -12,8 +15,10 @@
 #include <ditto/text.h>
 
 #include "apps/ditto/cascade.h"
+#include "apps/ditto/sampling.h"
 #include "core/console/streams.h"
 #include "core/data/names.h"
+#include "core/formats/tensor/safetensors.h"
 #include "core/ranks/launch.h"
 #include "core/sample/prompts.h"
 
@@ -33,16 +38,17 @@ class CascadeSampling {
     require_one_each("--steps", a.steps.size());
     require_one_each("--guidance", a.guidance.size());
     find_stages();
+    if (!a.condition.empty()) find_first();
   }
 
-  int run(const std::function<int(const SampleArguments&)>& run) const {
-    for (size_t stage = 0; stage <= last_; ++stage) {
-      if (leads_) report::tell(title_of_stage(cascade_, stage));
-      // Memory is one stage's: each has a process of its own.
+  // Memory is one stage's: each has a process of its own.
+  int one_after_another(const std::function<int(const SampleArguments&)>& run) const {
+    for (size_t stage = first_; stage <= last_; ++stage) {
+      tell_title(stage);
       const int code = in_child([&] {
-        // A launcher's ranks meet anew, and not who is still at the stage before.
         if (a_.json && stage < last_)
           ::dup2(STDERR_FILENO, STDOUT_FILENO);  // standard output has the last one's object
+        // A launcher's ranks meet anew, and not who is still at the stage before.
         if (a_.local_ranks == 0 && stage > 0) ::setenv(kNextVariable, std::to_string(stage).c_str(), 1);
         return run(of_stage(stage));
       });
@@ -51,7 +57,52 @@ class CascadeSampling {
     return 0;
   }
 
+  // All stages in this process.
+  int all_at_once(const CommandLine& line) const {
+    std::vector<Sampling*> stages;
+    return with_stages(first_, line, stages);
+  }
+
  private:
+  void tell_title(size_t stage) const {
+    if (leads_) report::tell(title_of_stage(cascade_, stage));
+  }
+
+  // Those from `stage` on, beside `stages`.
+  int with_stages(size_t stage, const CommandLine& line, std::vector<Sampling*>& stages) const {
+    if (stage > last_) return in_turns(stages);
+    auto info = rank_info();
+    if (stage > first_) {  // its ranks meet where the first one's have
+      info.store_is_launchers = true;
+      info.attempt += "." + std::to_string(stage);
+    }
+    Rank rank(info);
+    return rank.run([&] {
+      auto own = of_stage(stage);
+      if (stage < last_) own.progress = "none";  // the last one's is that of all
+      Sampling sampling(rank, own, line);
+      stages.push_back(&sampling);
+      return with_stages(stage + 1, line, stages);
+    });
+  }
+
+  int in_turns(const std::vector<Sampling*>& stages) const {
+    int64_t together = 1;
+    for (size_t i = 0; i < stages.size(); ++i) {
+      tell_title(first_ + i);
+      std::optional<HandedOn> before;
+      if (i > 0) before = stages[i - 1]->handed_on();
+      stages[i]->prepare(before ? &*before : nullptr);
+      together = std::max(together, stages[i]->at_once());
+    }
+    for (auto* stage : stages) stage->begin();
+    const int64_t count = stages.back()->count();
+    for (int64_t first = 0; first < count; first += together)
+      for (auto* stage : stages) stage->make_until(std::min(first + together, count));
+    for (auto* stage : stages) stage->finish(a_.json && stage != stages.back() ? std::cerr : std::cout);
+    return 0;
+  }
+
   void refuse_arguments() const {
     const auto refuse = [&](const std::string& option, const std::string& why) {
       throw Error(ErrorKind::config, option, "is of one run, and " + shown(a_.from) + " is a cascade" + why,
@@ -60,13 +111,16 @@ class CascadeSampling {
     if (a_.out.empty())
       throw Error(ErrorKind::config, "sample", "a cascade's stages have nowhere to pass their pictures on",
                   "add --out FOLDER");
-    const std::pair<const char*, bool> of_one_run[] = {{"--condition", !a_.condition.empty()},
-                                                       {"--negative", !a_.negative.empty()},
-                                                       {"--noise", !a_.noise.empty()},
-                                                       {"--network", !a_.network.empty()},
-                                                       {"--adapter", !a_.adapter.empty()},
-                                                       {"--pass", !a_.pass.empty()},
-                                                       {"--series", a_.series > 0}};
+    const auto refuse_folder = [&](const std::string& folder, const char* what) {
+      std::error_code ignored;
+      if (fs::equivalent(a_.out, folder, ignored))
+        throw Error(ErrorKind::config, "--out " + shown(a_.out), what, "choose another one");
+    };
+    refuse_folder(cascade_.output, "is the cascade's own folder");
+    for (const auto& stage : cascade_.stages) refuse_folder(stage.folder, "is the folder of a stage's run");
+    const std::pair<const char*, bool> of_one_run[] = {
+        {"--negative", !a_.negative.empty()}, {"--noise", !a_.noise.empty()}, {"--network", !a_.network.empty()},
+        {"--adapter", !a_.adapter.empty()},   {"--pass", !a_.pass.empty()},   {"--series", a_.series > 0}};
     for (const auto& [option, is_given] : of_one_run)
       if (is_given) refuse(option, "");
     const auto prompts = a_.prompts.empty() ? std::vector<Prompt>() : read_prompts(a_.prompts);
@@ -110,6 +164,26 @@ class CascadeSampling {
                   "no stage of " + shown(cascade_.name) + " makes that size", "they make " + all);
   }
 
+  // A picture of --condition stands for those of the stages before the one that takes it.
+  void find_first() {
+    const auto file = formats::SafetensorsReader::open(a_.condition, ErrorKind::data);
+    const auto* low = file.find(cascade_.passes);
+    if (!low) return;
+    std::string given, all;
+    for (size_t d = 2; d < low->shape.size(); ++d) given += (d == 2 ? "" : "x") + std::to_string(low->shape[d]);
+    for (size_t stage = 1; stage <= last_; ++stage) {
+      const auto takes = size_of(stage - 1);
+      if (takes == given && first_ == 0) first_ = stage;
+      all += (stage == 1 ? "" : ", ") + takes;
+    }
+    if (first_ > 0) return;
+    throw Error(ErrorKind::data, a_.condition,
+                fmt::format("has \"{}\" of {}, which no stage of {} takes{}", cascade_.passes,
+                            given.empty() ? "no height and width" : given, shown(cascade_.name),
+                            a_.until.empty() ? "" : " until " + shown(a_.until)),
+                last_ == 0 ? "leave it, or --until, out" : "give one of " + all + ", or none");
+  }
+
   std::string folder_of(size_t stage) const {
     if (a_.all) return (fs::path(a_.out) / cascade_.stages[stage].name).string();
     return stage == last_ ? a_.out : std::string();
@@ -124,12 +198,13 @@ class CascadeSampling {
     own.sets = cascade_.stages[stage].sets;
     own.out = folder_of(stage);
     own.until.clear();
-    own.all = false;
+    own.all = own.keep = false;
     own.series = static_cast<int64_t>(stage);
+    own.is_later_stage = stage > first_;
     own.kept_texts = (fs::path(a_.out) / kPassed / kSharedTexts).string();
     if (!a_.steps.empty()) own.steps = {a_.steps[stage]};
     if (!a_.guidance.empty()) own.guidance = {a_.guidance[stage]};
-    if (stage > 0) own.condition = passed(stage - 1);
+    if (stage > first_) own.condition_of_all = std::exchange(own.condition, passed(stage - 1));
     if (stage < last_) {
       own.pass = {cascade_.passes, passed(stage)};
       own.save_latents.clear(), own.npz.clear(), own.npz_channels.reset(), own.json = false;
@@ -143,13 +218,18 @@ class CascadeSampling {
   const Cascade cascade_;
   const bool leads_ = a_.local_ranks > 0 || rank_info().rank == 0;
   std::vector<std::string> checkpoints_;
-  size_t last_ = 0;
+  size_t first_ = 0, last_ = 0;
 };
 
 }  // namespace
 
-int sample_cascade(const SampleArguments& arguments, const std::function<int(const SampleArguments&)>& run) {
-  return CascadeSampling(arguments).run(run);
+int sample_cascade(const SampleArguments& arguments, const CommandLine& line,
+                   const std::function<int(const SampleArguments&)>& run) {
+  const CascadeSampling cascade(arguments);
+  if (!arguments.keep) return cascade.one_after_another(run);
+  say_that_it_goes_on(arguments.local_ranks > 0 ? RankInfo{} : rank_info());
+  if (arguments.local_ranks > 0) return start_ranks(line, arguments.local_ranks, {}, words_of(arguments, line));
+  return cascade.all_at_once(line);
 }
 
 std::vector<std::string> words_of(const SampleArguments& a, const CommandLine& line) {
@@ -175,7 +255,9 @@ std::vector<std::string> words_of(const SampleArguments& a, const CommandLine& l
                                                               {"--save-latents", &a.save_latents},
                                                               {"--progress", &a.progress},
                                                               {"--guidance-channels", &a.guidance_channels},
-                                                              {"--kept-texts", &a.kept_texts}};
+                                                              {"--kept-texts", &a.kept_texts},
+                                                              {"--condition-of-all", &a.condition_of_all},
+                                                              {"--until", &a.until}};
   for (const auto& [option, value] : texts) add(option, *value);
   if (a.negative_prompt) words.insert(words.end(), {"--negative-prompt", *a.negative_prompt});
   for (const auto steps : a.steps) add("--steps", std::to_string(steps));
@@ -186,7 +268,8 @@ std::vector<std::string> words_of(const SampleArguments& a, const CommandLine& l
   add("--batch", std::to_string(a.batch));
   add("--series", std::to_string(a.series));
   for (const auto& [flag, is_set] :
-       {std::pair("--json", a.json), std::pair("--cache-error", a.cache_error), std::pair("--overwrite", a.overwrite)})
+       {std::pair("--json", a.json), std::pair("--cache-error", a.cache_error), std::pair("--overwrite", a.overwrite),
+        std::pair("--all", a.all), std::pair("--keep", a.keep), std::pair("--later-stage", a.is_later_stage)})
     if (is_set) words.emplace_back(flag);
   for (const auto& set : a.sets) words.insert(words.end(), {"--set", set});
   for (const auto& folder : line.plugin_path) words.insert(words.end(), {"--plugin-path", folder});

@@ -8,7 +8,8 @@ namespace ditto {
 
 // `run`: one stage, by arguments of its own, as this command samples from one run. Returns the first exit code that is
 // not 0. Throws Error(config) for what a cascade does not take, and Error(checkpoint) for a stage without one.
-int sample_cascade(const SampleArguments& arguments, const std::function<int(const SampleArguments&)>& run);
+int sample_cascade(const SampleArguments& arguments, const CommandLine& line,
+                   const std::function<int(const SampleArguments&)>& run);
 
 // Arguments as words of a command line, for ranks that are started.
 std::vector<std::string> words_of(const SampleArguments& arguments, const CommandLine& line);

@@ -31,6 +31,10 @@ class SampleOutputs {
   std::string plan() const;
   // On each rank that has computed it: what it lacks is written, and said to be there.
   void take(const MadeBatch& made);
+  // What --pass writes can be read by other ranks, on other machines too.
+  void settle() {
+    if (passed_) passed_->close();
+  }
   // On all ranks together, once all is taken: files get their names, and there is a sheet.
   void finish();
   // One JSON object, or a line for each kind of file.
@@ -39,6 +43,8 @@ class SampleOutputs {
   // What caching changed: of a batch with it and without it, to report.
   void compare(const torch::Tensor& cached, const torch::Tensor& uncached);
   bool decodes() const { return folder_ || npz_ || passed_; }
+  // What --pass writes; its rows are read while this lives.
+  HandedOn handed_on();
 
   std::map<std::string, double> decisions;  // that sampler and cache took by themselves, to report
 

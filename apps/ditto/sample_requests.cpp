@@ -59,6 +59,19 @@ void tell_labels(const std::string& file, const std::map<std::string, torch::Ten
     report::tell(shown(file) + ": its " + said);
 }
 
+// Pictures as bytes would be taken for what is far outside of all that was learned.
+void tell_large_pictures(const std::string& file, const std::map<std::string, torch::Tensor>& tensors,
+                         const TensorSpecs& handed, size_t dims) {
+  constexpr double kLarge = 16;  // latents are smaller
+  for (const auto& [name, tensor] : tensors) {
+    const auto* spec = find(handed, name);
+    if (!spec || spec->shape.size() != dims || !tensor.is_floating_point() || rank_info().rank != 0) continue;
+    if (const auto most = tensor.abs().max().item<double>(); most > kLarge)
+      report::tell(fmt::format("warning: {}: \"{}\" reaches {:.3g}, and pictures are numbers in -1 … 1", shown(file),
+                               name, most));
+  }
+}
+
 // "16x24", or of videos "8x16x24", in the place of the model's own.
 std::vector<int64_t> sized(const std::string& text, std::vector<int64_t> shape) {
   const bool video = shape.size() == 4;
@@ -181,9 +194,16 @@ std::vector<int64_t> seeds_of(const SampleArguments& a, int64_t rows) {
   return seeds;
 }
 
+// Until it comes: no model's null condition.
+torch::Tensor any_of(const TensorSpec& spec) {
+  auto shape = spec.shape;
+  shape.insert(shape.begin(), 1);
+  return torch::full(shape, 0.5, spec.dtype);
+}
+
 }  // namespace
 
-Asked read_requests(const SampleArguments& a, Assembly& assembly) {
+Asked read_requests(const SampleArguments& a, Assembly& assembly, const HandedOn* from) {
   auto& networks = *assembly.networks;
   const auto takes = networks.conditions();
   Asked asked;
@@ -198,10 +218,13 @@ Asked read_requests(const SampleArguments& a, Assembly& assembly) {
   const auto handed = handed_specs(networks, requests.shape);
   std::optional<ConditionFile> given, negative;
   int64_t rows = 1;
-  if (!a.condition.empty()) {
+  std::optional<ConditionFile> of_all;
+  if (from)
+    given.emplace(a.condition, NamedTensors{{from->spec.name, any_of(from->spec)}}, handed);
+  else if (!a.condition.empty())
     given.emplace(a.condition, handed);
-    rows = asked.condition_rows = given->rows();
-  }
+  if (given && !a.condition_of_all.empty()) of_all.emplace(a.condition_of_all, handed, *given);
+  if (given) rows = asked.condition_rows = from ? from->count : given->rows();
   rows = std::max(rows, static_cast<int64_t>(requests.prompts.size()));
   requests.seeds = asking.seeds.empty() ? seeds_of(a, rows) : asking.seeds;
   const auto count = static_cast<int64_t>(requests.seeds.size());
@@ -210,11 +233,17 @@ Asked read_requests(const SampleArguments& a, Assembly& assembly) {
   requests.conditions.ids = requests.seeds;
   requests.conditions.weights.assign(requests.seeds.size(), 1);
   auto encoded = requests.prompts.empty() ? TensorSpecs() : made_of_prompts(networks);
-  if (given) {
-    give_rows(a.condition, given->tensors(), count, requests.conditions);
-    tell_labels(a.condition, given->tensors(), takes);
-    refuse_twice(encoded, given->tensors(), a.condition);
+  for (const auto* file : {given ? &*given : nullptr, of_all ? &*of_all : nullptr}) {
+    if (!file) continue;
+    const auto& path = file->path();
+    give_rows(path, file->tensors(), count, requests.conditions);
+    tell_labels(path, file->tensors(), takes);
+    tell_large_pictures(path, file->tensors(), handed, requests.shape.size());
+    refuse_twice(encoded, file->tensors(), path);
+    for (const auto& [name, tensor] : file->tensors())
+      if (!file->request().empty()) requests.followed[name] = {file->request(), {}};
   }
+  if (from) requests.followed[from->spec.name] = {from->request, from->rows};
   give_classes(a, takes, count, asked);
   requests.conditions = networks.with_empty_text(std::move(requests.conditions)).to(torch::kCPU);
   for (auto& spec : completed_specs(networks, requests.conditions)) encoded.push_back(std::move(spec));
@@ -227,8 +256,7 @@ Asked read_requests(const SampleArguments& a, Assembly& assembly) {
     if (!requests.negative_prompts.empty()) refuse_twice(made_of_prompts(networks), negative->tensors(), a.negative);
   }
   // A cascade's later stages may have a guidance that leads away from nothing; its first one may not.
-  const bool is_later_stage = a.series > 0 && !a.kept_texts.empty();
-  if (is_later_stage && !assembly.guidance->uses_negative()) requests.negative_prompts.clear();
+  if (a.is_later_stage && !assembly.guidance->uses_negative()) requests.negative_prompts.clear();
   if (!requests.negative_prompts.empty()) require_negative(*assembly.guidance, "--negative-prompt");
   if (!a.kept_texts.empty() && !requests.prompts.empty())
     requests.kept = std::make_shared<KeptTexts>(a.kept_texts, batch_size(*assembly.sampler, {.batch = a.batch}));

@@ -1,6 +1,7 @@
 // The words of `ditto sample` as requests.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,6 +22,14 @@ struct PassedTo {
   bool empty() const { return file.empty(); }
 };
 
+// What another model makes of the same requests, in the same order, to be a condition here.
+struct HandedOn {
+  TensorSpec spec;                                                  // of one sample
+  int64_t count = 0;                                                // of samples
+  std::string request;                                              // that makes it
+  std::function<torch::Tensor(int64_t first, int64_t count)> rows;  // once they are made
+};
+
 struct SampleArguments {
   std::string from, out, classes, seeds, size, condition, negative, prompts, sampler, cache, noise, network, adapter,
       weights = "ema";
@@ -32,11 +41,14 @@ struct SampleArguments {
   std::optional<double> fps;
   std::optional<int64_t> npz_channels;
   PassedTo pass;
-  std::string until;       // of a cascade: the size of its last stage that samples
-  std::string kept_texts;  // folder of what stages of a cascade share; empty: nothing is shared
+  std::string until;             // of a cascade: the size of its last stage that samples
+  std::string kept_texts;        // folder of what stages of a cascade share; empty: nothing is shared
+  std::string condition_of_all;  // --condition of a cascade, for a stage that has another one too
   int64_t batch = 16, series = 0;
   int local_ranks = 0;
   bool json = false, cache_error = false, overwrite = false, all = false;
+  bool keep = false;            // of a cascade: all stages in memory
+  bool is_later_stage = false;  // of a cascade
 };
 
 // What to sample, and what people know it by.
@@ -56,7 +68,8 @@ SavedModel open_for_sampling(const SampleArguments& arguments);
 void refuse_other_encoders(const SavedModel& saved, const Networks& networks);
 
 // Throws Error(config) or Error(data), before anything is computed, for what the model does not take or cannot run.
-Asked read_requests(const SampleArguments& arguments, Assembly& assembly);
+// `from`: what stands in the place of the file of --condition, which then only has its name.
+Asked read_requests(const SampleArguments& arguments, Assembly& assembly, const HandedOn* from = nullptr);
 torch::Tensor read_noise(const SampleArguments& arguments, const SampleRequests& requests);
 
 }  // namespace ditto

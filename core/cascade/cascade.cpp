@@ -103,6 +103,9 @@ CascadeOptions read_options(Table& tree, const std::string& file, const std::vec
   if (options.stages.size() > formats::limits::kRecipeFiles)
     reader.reject("stages", fmt::format("has {} stages", options.stages.size()), "up to 64 are read");
   if (options.passes.empty()) reader.reject("passes", "is empty", "name the tensor that stages take: passes = \"low\"");
+  if (options.name.find('/') != std::string::npos || options.name.starts_with('.'))
+    reader.reject("name", fmt::format("\"{}\" is no folder's name", shown(options.name)),
+                  "name it without a path; cascade.output says where its folder lies");
   if (!options.output.empty()) formats::require_plain_path(options.output, "cascade.output");
   return options;
 }

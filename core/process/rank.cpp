@@ -1,5 +1,7 @@
 #include "core/process/rank.h"
 
+#include <ATen/Parallel.h>
+#include <torch/utils.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "core/components/bf16_ways.h"
@@ -31,6 +33,7 @@ void Rank::open(Recipe& recipe, const std::vector<std::string>& plugin_path) {
 
 void Rank::meet(Recipe& recipe, Facts more) {
   prepare_process(recipe, info_);
+  threads_ = torch::get_num_threads();
   mesh_.emplace(info_, degrees(recipe), timeout(recipe), transports_);
   watch_.start(watch_options(recipe));
   recipe_ = recipe.name;
@@ -41,6 +44,11 @@ void Rank::meet(Recipe& recipe, Facts more) {
   }
   if (measures_bf16(recipe) && !is_one_number(recipe) && recipe.run.device == "cpu" && asks_for_bf16(recipe))
     measure_ways(recipe, *registry_, mesh_->world());
+}
+
+void Rank::go_on(const Recipe& recipe) const {
+  if (torch::get_num_threads() != threads_) torch::set_num_threads(threads_);
+  if (recipe.run.device != "cpu") choose_kernels(recipe.run.deterministic);
 }
 
 void Rank::expect_same(const std::string& topic, const Facts& facts, ErrorKind kind) const {

@@ -28,6 +28,8 @@ class Rank {
   // made, and after `open`. Throws Error(config) where they have started with something else: recipe, plugins, program,
   // or `more`.
   void meet(Recipe& recipe, Facts more = {});
+  // After `meet`, where this process has worked by another recipe in between: threads and kernels are this one's again.
+  void go_on(const Recipe& recipe) const;
   // Whether all ranks have the same; `topic`: "data", compared once. Throws Error(kind).
   void expect_same(const std::string& topic, const Facts& facts, ErrorKind kind) const;
 
@@ -41,6 +43,7 @@ class Rank {
   Transports transports_;
   std::optional<GlooMesh> mesh_;
   std::string recipe_;  // its name, for messages
+  int threads_ = 1;
   RankWatch watch_;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include <fmt/format.h>
 #include <torch/types.h>
 
 #include <ditto/error.h>
@@ -12,6 +13,7 @@
 #include "core/checkpoint/tensor_file.h"
 #include "core/data/names.h"
 #include "core/formats/names.h"
+#include "core/formats/tensor/npz.h"
 
 namespace ditto {
 
@@ -69,10 +71,40 @@ void check(const std::string& path, const TensorSpec& spec, const Tensor& rows) 
              "its values are 0 to " + std::to_string(spec.values - 1));
 }
 
+// Of a file of `ditto sample`, which `--pass` or `--save-latents` wrote.
+std::string request_of(const std::string& path, const NamedTensors& tensors) {
+  const auto file = formats::SafetensorsReader::open(path, ErrorKind::data);
+  const auto& metadata = file.metadata();
+  const auto request = metadata.find("request"), crc32 = metadata.find("crc32");
+  if (request == metadata.end() || crc32 == metadata.end() || tensors.size() != 1) return {};
+  if (fmt::format("{:08x}", formats::crc32(bytes_of(tensors.begin()->second))) == crc32->second) return request->second;
+  throw Error(ErrorKind::data, path, "was changed since `ditto sample` wrote it",
+              "make it anew, or write changed tensors without its metadata");
+}
+
 }  // namespace
 
 ConditionFile::ConditionFile(std::string path, const TensorSpecs& takes) : path_(std::move(path)) {
-  for (const auto& [name, rows] : read_tensors(path_)) {
+  auto tensors = read_tensors(path_);
+  request_ = request_of(path_, tensors);
+  read(takes, std::move(tensors));
+  if (tensors_.empty()) throw Error(ErrorKind::data, path_, "has no tensors", "the model takes " + names_of(takes));
+}
+
+ConditionFile::ConditionFile(std::string path, const TensorSpecs& takes, const ConditionFile& others)
+    : path_(std::move(path)) {
+  auto tensors = read_tensors(path_);
+  std::erase_if(tensors, [&](const auto& one) { return !find(takes, one.first) || others.tensors().count(one.first); });
+  read(takes, std::move(tensors));
+}
+
+ConditionFile::ConditionFile(std::string who, std::map<std::string, Tensor> tensors, const TensorSpecs& takes)
+    : path_(std::move(who)) {
+  read(takes, std::move(tensors));
+}
+
+void ConditionFile::read(const TensorSpecs& takes, std::map<std::string, Tensor> tensors) {
+  for (const auto& [name, rows] : tensors) {
     const auto* spec = find(takes, name);
     if (!spec)
       throw Error(ErrorKind::data, path_, "has \"" + shown(name) + "\", which the model does not take",
@@ -87,7 +119,6 @@ ConditionFile::ConditionFile(std::string path, const TensorSpecs& takes) : path_
           "give a row for each sample, or one for all");
     rows_ = rows.size(0);
   }
-  if (tensors_.empty()) throw Error(ErrorKind::data, path_, "has no tensors", "the model takes " + names_of(takes));
   for (const auto& spec : takes) {
     const auto mask_name = spec.name + names::kMask;
     const auto* mask = find(takes, mask_name);

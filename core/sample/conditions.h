@@ -15,14 +15,24 @@ namespace ditto {
 class ConditionFile {
  public:
   // Throws Error(data) for a tensor that the model does not take, of another dtype, width or number of dims, of no
-  // rows, with numbers that are not finite, or with an index that is none of its values.
+  // rows, with numbers that are not finite, or with an index that is none of its values; and for a file of `ditto
+  // sample --pass` that was changed.
   ConditionFile(std::string path, const TensorSpecs& takes);
+  // Of what is there for several models that which this one takes and `others` does not have; maybe nothing.
+  ConditionFile(std::string path, const TensorSpecs& takes, const ConditionFile& others);
+  // Tensors that `who` gives.
+  ConditionFile(std::string who, std::map<std::string, torch::Tensor> tensors, const TensorSpecs& takes);
+  const std::string& path() const { return path_; }
   int64_t rows() const { return rows_; }  // of each tensor that has not one for all
   const std::map<std::string, torch::Tensor>& tensors() const { return tensors_; }
+  // By what request `ditto sample --pass` has written all that is in it; empty: another wrote it.
+  const std::string& request() const { return request_; }
 
  private:
+  void read(const TensorSpecs& takes, std::map<std::string, torch::Tensor> tensors);
   std::string path_;
   std::map<std::string, torch::Tensor> tensors_;
+  std::string request_;
   int64_t rows_ = 1;
 };
 

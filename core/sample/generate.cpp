@@ -113,11 +113,14 @@ class GuidedModel {
 
 // Rows [first, first + count) of what has a row for each request, on the model's device and in its precision.
 Batch rows_of(const Batch& all, int64_t first, int64_t count, const std::vector<int64_t>& seeds,
-              const Networks& networks) {
+              const Networks& networks, const std::map<std::string, SampleRequests::Followed>& followed = {}) {
   const auto& ctx = *networks.main->ctx;
   Batch batch;
   for (const auto& [name, tensor] : all.tensors) {
-    const auto rows = tensor.slice(0, first, first + count);
+    const auto later = followed.find(name);
+    const bool comes = later != followed.end() && later->second.rows;
+    const auto rows =
+        comes ? later->second.rows(first, count).to(tensor.scalar_type()) : tensor.slice(0, first, first + count);
     batch[name] = rows.to(ctx.device);
     if (ctx.compute == torch::kDouble && rows.is_floating_point()) batch[name] = batch[name].to(torch::kDouble);
   }
@@ -223,8 +226,9 @@ class Generator {
     // A seed means the same picture in every run of the same weights.
     const Random random(static_cast<std::uint64_t>(options_.series));
     const auto device = networks_.main->ctx->device;
-    auto conditions =
-        completed(networks_, rows_of(requests_.conditions, first, count, requests_.seeds, networks_), options_.series);
+    auto conditions = completed(
+        networks_, rows_of(requests_.conditions, first, count, requests_.seeds, networks_, requests_.followed),
+        options_.series);
     if (!requests_.prompts.empty()) prompts_.add_to(conditions, first);
     const auto seeds = conditions.ids;
     std::optional<Batch> negative;

@@ -22,6 +22,13 @@ struct SampleRequests {
   // (core/sample/handed.h).
   Batch conditions;
   std::optional<Batch> negative;  // the same names: what stands in the place of the null condition
+  // Of those whose numbers follow from another request: which one names them, and where they come later, of samples
+  // [first, first + count), a row each; until then there is any one row for all.
+  struct Followed {
+    std::string request;
+    std::function<torch::Tensor(int64_t first, int64_t count)> rows;  // empty: they are there
+  };
+  std::map<std::string, Followed> followed;
   // A text for each seed, or one for all, or none: what encoders make of it, with the batch that it is of, stands
   // beside the conditions, and beside `negative`.
   std::vector<std::string> prompts, negative_prompts;

@@ -24,7 +24,13 @@ std::string request_hash(const SampleRequests& requests, const torch::Tensor& no
   text << settings << '\n' << checkpoint::checksum(std::as_bytes(std::span(requests.seeds))) << '\n';
   for (const auto size : requests.shape) text << size << ' ';
   text << '\n';
-  for (const auto& [name, tensor] : requests.conditions.tensors) add(text, name, tensor);
+  for (const auto& [name, tensor] : requests.conditions.tensors) {
+    const auto followed = requests.followed.find(name);
+    if (followed == requests.followed.end())
+      add(text, name, tensor);
+    else
+      text << name << " of request " << followed->second.request << '\n';
+  }
   if (requests.negative)
     for (const auto& [name, tensor] : requests.negative->tensors) add(text, "negative " + name, tensor);
   if (noise.defined()) add(text, "noise", noise);

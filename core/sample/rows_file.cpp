@@ -174,7 +174,8 @@ void RowsFile::begin() {
     return;
   }
   if (!anew_) return;
-  for (const auto& path : {list_.path(), part_})  // the list first: it says no row of a file that is not there
+  // The list first: it says no row of a file that is not there. And what has the name is of another request.
+  for (const auto& path : {list_.path(), part_, path_})
     if (fs::remove(path, ignored); is_there(path)) fail(path, "removed");
   list_.append(
       fmt::format("{{\"request\":\"{}\",\"rows\":{},\"row_bytes\":{}}}\n", request_, rows_, layout_.row_bytes));
@@ -190,6 +191,17 @@ void RowsFile::write(int64_t row, std::span<const std::byte> bytes) {
   if (file_.get() < 0) file_ = opened(part_);
   write_at(file_, part_, place(row), bytes);
   written_ += fmt::format("{{\"row\":{},\"crc\":{}}}\n", row, formats::crc32(bytes));
+}
+
+void RowsFile::read(int64_t row, std::span<std::byte> bytes) {
+  const bool is_named = is_there(path_);
+  formats::RandomFile::open(is_named ? path_ : part_)->read(place(row), bytes);
+  if (is_named) return;  // whole, and looked at
+  const auto i = static_cast<size_t>(row);
+  if (listed_.empty() || !listed_[i]) listed_ = rows_listed(listed_crcs_);
+  if (!listed_[i] || formats::crc32(bytes) != listed_crcs_[i])
+    throw Error(ErrorKind::data, part_, fmt::format("does not hold sample {} as it was written", row),
+                "remove it, and give the command again");
 }
 
 void RowsFile::note() {

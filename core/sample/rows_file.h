@@ -34,11 +34,14 @@ class RowsFile {
   std::vector<uint8_t> look(bool overwrite);
   void begin();  // on rank 0, after that and before any rank writes
   void write(int64_t row, std::span<const std::byte> bytes);
-  void note();    // says that the rows are there which this rank has written since
-  void close();   // on every rank, once it has written all its rows
+  void note();  // says that the rows are there which this rank has written since
+  // Of any rank's that is there, before and after it has its name. Throws Error(data) for one that is not.
+  void read(int64_t row, std::span<std::byte> bytes);
+  void close();   // on every rank, once it has written all its rows; others see them then on other machines, too
   void finish();  // then on rank 0: the file has its name. Throws Error(data)
   const std::string& path() const { return path_; }
   uint64_t bytes() const { return layout_.file_bytes; }
+  const std::string& request() const { return request_; }
 
  private:
   enum class Found { nothing, other, changed, whole };
@@ -58,6 +61,8 @@ class RowsFile {
   formats::Descriptor file_, claim_;
   std::string written_;  // lines of the rows that are not noted yet
   bool is_whole_ = false, anew_ = false;
+  std::vector<uint8_t> listed_;  // when rows were last read
+  std::vector<uint32_t> listed_crcs_;
 };
 
 }  // namespace ditto

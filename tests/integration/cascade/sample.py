@@ -1,8 +1,8 @@
 """A cascade samples by one command: every stage from the pictures of the one before it.
 
 Claim (sampling): What a cascade of three stages draws are the bits of its runs sampled by hand one after another, on one rank and on two,
-with numerics "one", all stages written or the last alone; the same seed gives two stages other noise; its texts are encoded once; and
-after it was killed the same command makes the rest.
+with numerics "one", all stages written or the last alone, one after another or all in memory; the same seed gives two stages other noise; its
+texts are encoded once; it begins with a small picture that it is given; and after it was killed the same command makes the rest.
 """
 
 import json
@@ -137,6 +137,108 @@ def test_drafts_need_no_stage_behind_them():
     t.refused(7, ['"sr16"', "has no checkpoint"], "sample", path, "--prompts", prompts(), "--out", t.work / "none", *LAST)
 
 
+def test_all_stages_in_memory_draw_the_same():
+    """A sample a batch, so that each goes through all stages before the next one begins."""
+    whole = sampled("apart", *LAST, "--all", "--batch", 1)
+    done = sampled("kept", *LAST, "--all", "--batch", 1, "--keep")
+    for name in c.STAGES:
+        t.equal(bits(f"kept/{name}"), bits(f"apart/{name}"), f"pictures of {name}")
+    told = [[line for line in one.all.splitlines() if line.startswith("texts:")] for one in (whole, done)]
+    t.equal(*told, "texts")
+    written = {name: [(t.work / name / path).stat().st_mtime_ns for path in ("base/000002.png", "sr16/000000.png")] for name in ("apart", "kept")}
+    t.check(written["kept"][1] < written["kept"][0] and written["apart"][0] < written["apart"][1],
+            "the first sample is whole before the last one begins, and only with --keep", written)
+    sampled("kept-ranks", *LAST, "--batch", 1, "--keep", "--local-ranks", 2)
+    t.equal(bits("kept-ranks"), bits("apart/sr16"), "on two ranks")
+    for goes_on in ((), ("--keep",)):  # what one of the two was killed in, either goes on with
+        shutil.rmtree(t.work / "part", ignore_errors=True)
+        shutil.copytree(t.work / "kept", t.work / "part")
+        for gone in ("sr8/000001.png", "sr16/000001.png", "sr16/000002.png", ".cascade/sr8.safetensors"):
+            (t.work / "part" / gone).unlink()
+        done = sampled("part", *LAST, "--all", "--batch", 1, *goes_on)
+        t.check("of which 1 are there already" in done.all, done.all)
+        t.equal(bits("part/sr16"), bits("apart/sr16"), f"the rest, with {goes_on}")
+    other = ["sample", trained(), "--prompts", prompts("another", *PROMPTS[1:]), *LAST, "--all", "--batch", 1]
+    t.run(*other, "--out", t.work / "other")
+    t.refused(2, ["not of this request"], *other, "--out", t.work / "part", "--keep")
+    t.run(*other, "--out", t.work / "part", "--keep", "--overwrite")
+    t.equal(bits("part/sr16"), bits("other/sr16"), "in the place of another request's")
+    prompts()
+    said = sampled("object-kept", *LAST, "--keep", "--json")
+    t.check(isinstance(json.loads(said.stdout), dict), said.stdout)
+
+
+def killed_on_its_way(out, *words):
+    """It is, once the last stage has a picture."""
+    process = t.start("sample", trained(), "--prompts", prompts(), "--out", t.work / out, *words)
+    t.wait_for(lambda: bits(out) if (t.work / out).is_dir() else process.poll() is not None, "a first picture")
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def test_killed_with_all_stages_in_memory_the_same_command_makes_the_rest():
+    sampled("undisturbed-kept", "--steps", "3,2,150", *LAST[2:], "--batch", 1)
+    killed_on_its_way("killed-kept", "--steps", "3,2,150", *LAST[2:], "--batch", 1, "--keep")
+    t.check(0 < len(bits("killed-kept")) < len(PROMPTS), "it ended before it was killed")
+    sampled("killed-kept", "--steps", "3,2,150", *LAST[2:], "--batch", 1)
+    t.equal(bits("killed-kept"), bits("undisturbed-kept"), "pictures")
+
+
+def test_a_cascade_begins_with_the_small_picture_it_is_given():
+    sampled("from-words", *LAST, "--all")
+    low = t.work / "from-words/.cascade/base.safetensors"
+    for name, words in (("from-low", ()), ("from-low-kept", ("--keep",))):
+        sampled(name, *LAST, "--all", "--condition", low, *words)
+        t.check(not (t.work / name / "base").exists(), "the first stage sampled")
+        for stage in c.STAGES[1:]:
+            t.equal(bits(f"{name}/{stage}"), bits(f"from-words/{stage}"), f"pictures of {stage}")
+    middle = t.work / "from-words/.cascade/sr8.safetensors"
+    sampled("from-middle", *LAST, "--condition", middle)
+    t.equal(bits("from-middle"), bits("from-words/sr16"), "from the second stage's picture")
+    shape, values = [3, 1, 4, 4], t.numbers(t.read_tensors(low)["low"])
+    t.write_tensors(t.work / "bytes.safetensors", {"low": ("F32", shape, [127.5 * (value + 1) for value in values])})
+    done = sampled("from-bytes", *LAST, "--condition", t.work / "bytes.safetensors")
+    t.check('"low" reaches' in done.all and "in -1 … 1" in done.all, done.all)
+    noise = low.read_bytes()
+    changed = t.work / "changed.safetensors"
+    changed.write_bytes(noise[:-1] + bytes([noise[-1] ^ 1]))
+    t.write_tensors(t.work / "other.safetensors", {"low": ("F32", [1, 1, 6, 6], [0.0] * 36)})
+    t.write_tensors(t.work / "extra.safetensors", {"extra": ("F32", [1, 2], [0.0] * 2)})
+    for file, words, code, said in [(t.work / "other.safetensors", (), 4, ['has "low" of 6x6', "no stage of tiny takes", "4x4, 8x8"]),
+                                    (middle, ("--until", 8), 4, ['has "low" of 8x8', "until 8", "one of 4x4"]),
+                                    (low, ("--until", 4), 4, ['has "low" of 4x4', "until 4", "leave it, or --until, out"]),
+                                    (t.work / "extra.safetensors", (), 4, ['has "extra"', "the model does not take"]),
+                                    (changed, (), 4, ["was changed since"]),
+                                    (low, ("--negative-prompt", "a one", "--guidance", "2,1,1"), 2, ["--negative-prompt", "is not used"])]:
+        t.refused(code, said, "sample", trained(), "--prompts", prompts(), "--out", t.work / "none-of-it", *LAST[:2], "--condition", file, *words)
+
+
+def test_conditions_of_a_file_are_for_all_stages():
+    """Texts that are embedded already, of a cascade without encoders of text."""
+    path = c.cascade("plain", run=dict(steps=2))
+    t.run(*c.words(path, "plain-run"))
+    values = [0.25 * (i % 7) - 0.5 for i in range(2 * 4 * 32)]
+    text = t.work / "text.safetensors"
+    t.write_tensors(text, {"text": ("F32", [2, 4, 32], values)})
+    words = ["sample", t.work / "plain-run", "--condition", text, "--steps", "3,2,4", "--all"]
+    t.run(*words, "--out", t.work / "of-text")
+    t.run(*words, "--out", t.work / "of-text-kept", "--keep")
+    low = []
+    for series, name in enumerate(c.STAGES):
+        t.equal(len(bits(f"of-text/{name}")), 2, f"pictures of {name}, a row each")
+        t.equal(bits(f"of-text-kept/{name}"), bits(f"of-text/{name}"), f"with all in memory, {name}")
+        both = t.work / f"both-{name}.safetensors"
+        t.write_tensors(both, {"text": ("F32", [2, 4, 32], values)} | dict(low))
+        made = t.work / f"made-{name}.safetensors"
+        t.run("sample", t.work / "plain-run" / name, "--condition", both, "--steps", words[words.index("--steps") + 1].split(",")[series],
+              "--series", series, "--pass", f"low={made}", "--out", t.work / f"one-{name}")
+        t.equal(pixels(f"one-{name}"), pixels(f"of-text/{name}"), f"as {name} by itself")
+        tensor = t.read_tensors(made)["low"]
+        low = [("low", (*tensor[:2], t.numbers(tensor)))]
+    t.write_tensors(t.work / "text-33.safetensors", {"text": ("F32", [2, 4, 33], [0.0] * 264)})
+    t.refused(4, ['has "text"', "33"], *words[:3], t.work / "text-33.safetensors", *words[4:], "--out", t.work / "none-of-text")
+
+
 def test_the_same_seed_is_other_noise_in_another_stage():
     one, other = (sampled(f"series-{series}", "--series", series, run=trained() / "base") and bits(f"series-{series}") for series in (0, 1))
     t.check(one != other, "another series is the same noise")
@@ -207,13 +309,14 @@ def test_what_a_cascade_does_not_take_is_refused():
         (("--guidance", "3"), ["--guidance", "has 1 value, and the cascade has 3 stages"]),
         (("--until", "12"), ["--until 12", "no stage of tiny makes that size", "4x4, 8x8, 16x16"]),
         (("--size", "8x8"), ["--size", "is a cascade"]),
-        (("--condition", "low.safetensors"), ["--condition", "is of one run", "tiny/base"]),
+        (("--noise", "noise.safetensors"), ["--noise", "is of one run", "tiny/base"]),
         (("--set", "run.seed=3"), ["does not say which stage"]),
     ]
     for words, said in cases:
         t.refused(2, said, "sample", run, "--prompts", prompts(), "--out", out, *words)
     t.refused(2, ["--steps", "a run takes one"], "sample", run / "base", "--prompts", prompts(), "--out", out, "--steps", "3,2")
-    t.refused(2, ["--all", "is of a cascade"], "sample", run / "base", "--prompts", prompts(), "--out", out, "--all")
+    for option in ("--all", "--keep"):
+        t.refused(2, [option, "is of a cascade"], "sample", run / "base", "--prompts", prompts(), "--out", out, option)
     t.refused(2, ["--pass", "NAME=FILE"], "sample", run / "base", "--prompts", prompts(), "--out", out, "--pass", "low")
     t.refused(2, ['takes "low"', "nobody gave it"], "sample", run / "sr8", "--prompts", prompts(), "--out", out)
     t.write_tensors(t.work / "large.safetensors", {"low": ("F32", [3, 1, 6, 6], [0.0] * 108)})
@@ -223,6 +326,7 @@ def test_what_a_cascade_does_not_take_is_refused():
     t.refused(4, ["has 2 rows"], "sample", run / "sr8", "--prompts", prompts(), "--out", out, "--condition", t.work / "few.safetensors")
     (t.work / "sized.jsonl").write_text('{"prompt": "a seven", "size": "8x8"}\n')
     t.refused(2, ['"size" in', "sized.jsonl", "is a cascade"], "sample", run, "--prompts", t.work / "sized.jsonl", "--out", out)
+    t.refused(2, ["--out", "is the cascade's own folder"], "sample", run, "--prompts", prompts(), "--out", run, "--all")
     t.check(not out.exists(), "something was written")
     gone = t.work / "sr8-gone"
     (run / "sr8").rename(gone)

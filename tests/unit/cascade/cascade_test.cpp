@@ -97,6 +97,7 @@ TEST_CASE("what is no cascade, or one that could not be trained, is refused") {
   folder.write("inner.toml", "[cascade]\nstages = []\n");
   refused(folder.cascade("", R"("base.toml", "inner.toml")"), "stage \"inner\" is itself a cascade");
   refused(folder.cascade("passes = \"\"\n"), "passes is empty");
+  refused(folder.cascade("name = \"../people\"\n"), "is no folder's name");
   refused(folder.cascade("pases = \"low\"\n"), "passes");
   refused(folder.cascade("[run]\nsteps = 3\n"), "has no \"run\" beside [cascade]");
   refused(folder.cascade("[record]\nreceipts = true\n"), "[record] of a cascade's file");
