@@ -199,22 +199,6 @@ void SampleOutputs::lay_out_npz() {
   npz_.emplace(a_.npz, "--npz", count, RowsLayout{layout->begin(0), row_bytes, layout->file_bytes(), around}, request);
 }
 
-HandedOn SampleOutputs::handed_on() {
-  const auto dtype = networks_.main->ctx->compute == torch::kDouble ? torch::kDouble : torch::kFloat;
-  const auto rows = [this, dtype](int64_t first, int64_t count) {
-    auto shape = decoded_;
-    shape.insert(shape.begin(), count);
-    auto made = torch::empty(shape, dtype);
-    for (int64_t i = 0; i < count; ++i) {
-      auto row = made[i];
-      passed_->read(first + i, writable_bytes_of(row));
-    }
-    return made;
-  };
-  const auto count = static_cast<int64_t>(asked_.requests.seeds.size());
-  return {{a_.pass.name, dtype, decoded_, {}}, count, passed_->request(), rows};
-}
-
 RowsFile SampleOutputs::tensor_file(const std::string& path, const std::string& option, const std::string& name,
                                     std::vector<int64_t> shape) const {
   const auto dtype = networks_.main->ctx->compute == torch::kDouble ? torch::kDouble : torch::kFloat;

@@ -43,8 +43,9 @@ class SampleOutputs {
   // What caching changed: of a batch with it and without it, to report.
   void compare(const torch::Tensor& cached, const torch::Tensor& uncached);
   bool decodes() const { return folder_ || npz_ || passed_; }
-  // What --pass writes; its rows are read while this lives.
-  HandedOn handed_on();
+  // What --pass writes, of pictures of this shape.
+  RowsFile& passed() { return *passed_; }
+  const std::vector<int64_t>& decoded() const { return decoded_; }
 
   std::map<std::string, double> decisions;  // that sampler and cache took by themselves, to report
 

@@ -10,6 +10,7 @@
 #include "apps/ditto/interrupt.h"
 #include "apps/ditto/sample_outputs.h"
 #include "core/assembly/one_number_guard.h"
+#include "core/checkpoint/tensor_file.h"
 #include "core/config/numerics.h"
 #include "core/console/progress.h"
 #include "core/console/streams.h"
@@ -259,6 +260,20 @@ void say_that_it_goes_on(const RankInfo& info) {
     say_when_interrupted("SIGINT: ends at once; the same command goes on with what is not written yet\n");
 }
 
-HandedOn Sampling::handed_on() { return outputs_->handed_on(); }
+HandedOn Sampling::handed_on() {
+  const auto dtype = assembly_->main->ctx->compute == torch::kDouble ? torch::kDouble : torch::kFloat;
+  auto& file = outputs_->passed();
+  const auto rows = [&file, dtype, shape = outputs_->decoded()](int64_t first, int64_t count) {
+    auto whole = shape;
+    whole.insert(whole.begin(), count);
+    auto made = torch::empty(whole, dtype);
+    for (int64_t i = 0; i < count; ++i) {
+      auto row = made[i];
+      file.read(first + i, writable_bytes_of(row));
+    }
+    return made;
+  };
+  return {{a_.pass.name, dtype, outputs_->decoded(), {}}, count(), file.request(), rows};
+}
 
 }  // namespace ditto

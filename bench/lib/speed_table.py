@@ -16,6 +16,7 @@ BEST, EAGER = "PyTorch's best of all", "PyTorch's best eager"
 DIT, LONG, B_2, FEW, MANY = ("DiT-S/2, 32x32x4, batch 8", "DiT-S/2, 64x64x4, batch 2", "DiT-B/2, 32x32x4, batch 4", "digits, batch 16",
                              "digits, batch 128")
 AUTOENCODER = ("encode 256 x 256, batch 1", "decode to 256 x 256, batch 1")
+UNETS = ("SD's UNet, half width, 32x32x4, batch 4", "Efficient UNet, half width, 64x64x3, batch 4")
 TEXTS = ("T5 1.1 base, 128 tokens, batch 8", "CLIP-L, 77 tokens, batch 8")
 
 
@@ -94,6 +95,9 @@ def speed(pages):
     def encoders(machine, precision, *works):
         return joined(*(pages.cell(f"encode-{machine}", (work, precision), "its time over Ditto's (range)") for work in works))
 
+    def unets(machine, precision):
+        return joined(*(pages.cell(f"unet-{machine}", (work, precision), "its time over Ditto's (range)") for work in UNETS))
+
     def optimizer(machine):
         return pages.cell(f"optimizer-{machine}", ("update", '**Ditto**, numerics "fast"'), "PyTorch's time over it")
 
@@ -106,6 +110,9 @@ def speed(pages):
         ("of DiT-B/2, bf16", lambda m: step(m, B_2, bf16)),
         ("of the digits, batch 128: fp32, one number, bf16", lambda m: step(m, MANY, "fp32", one, bf16)),
         ("of the digits, batch 16: fp32, one number, bf16", lambda m: step(m, FEW, "fp32", one, bf16)),
+        (f"of Stable Diffusion's UNet and Imagen's Efficient one, at half width {pages.links('unet')}, fp32: diffusers, NeMo",
+         lambda m: unets(m, "fp32")),
+        ("… bf16", lambda m: unets(m, bf16)),
         (f"a step of sampling {pages.links('sample-s-2')}, DiT-S/2, guidance, four pictures, bf16: diffusers, compiled; OpenVINO with static "
          "shapes", lambda m: sampling(m, "s-2")),
         (f"… DiT-XL/2 {pages.links('sample-xl-2')}", lambda m: sampling(m, "xl-2")),
@@ -132,6 +139,9 @@ def shares(pages):
     def memory(machine, column):
         return joined(*(pages.cell(f"memory-{machine}", ("bf16", label), column) for label in ("**Ditto**", "**Ditto**, blocks computed again")))
 
+    def unets(machine, column):
+        return joined(*(pages.cell(f"unet-{machine}", (work, precision), column) for precision in ("fp32", "bf16") for work in UNETS))
+
     def sizes(machine):
         return joined(*(pages.cell(f"sizes-{machine}", (label,), "times one sample a forward") for label in ("packs", "buckets", "padded to the largest")))
 
@@ -146,6 +156,9 @@ def shares(pages):
         (f"memory of a whole step {pages.links('memory')} of DiT-S/2, bf16, of eager PyTorch's; with blocks computed again",
          lambda m: memory(m, "of eager PyTorch's least")),
         ("… of the part above what stays alone", lambda m: memory(m, "of its peak alone")),
+        (f"the two UNets {pages.links('unet')}, fp32 and bf16: rate of one number, of fast numerics'", lambda m: unets(m, "one number, of fast (bound 0.8)")),
+        ("… memory above weights, gradients and states, of eager PyTorch's", lambda m: unets(m, "peak of eager's (bound 70 %)")),
+        ("… with blocks computed again", lambda m: unets(m, "computed again (bound 40 %)")),
         (f"latents of five sizes {pages.links('sizes')}, fp32: tokens a second beside one sample a forward, of packs, buckets, and padding each to "
          "the largest of the set", sizes),
         ("from the start of the process to the end of the first step of the digits: Ditto, PyTorch", start_up),

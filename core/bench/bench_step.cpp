@@ -72,6 +72,8 @@ StepBench measured(Recipe recipe, Registry& registry, const Mesh& mesh, const St
     if (options.watch) options.watch->begin("writing a trace");
     trace.write(options.trace, mesh);
   }
+  for (auto& entry : assembly.networks->learned().entries)  // who counts memory counts the step's
+    if (entry.tensor.requires_grad()) entry.tensor.mutable_grad() = torch::Tensor();
   if (options.watch) options.watch->begin("multiplying matrices");
   if (training.flops) bench.flops = *training.flops * mesh.data_ranks();
   bench.matmul_flops =
