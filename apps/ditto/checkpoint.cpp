@@ -269,9 +269,13 @@ void import_training(const CheckpointArguments& a, Recipe recipe, Registry& regi
 }
 
 // For the encoders of an import, which decode, and encode prompts: nobody knows more of the data. `x`: of the model.
-TensorSpecs any_data(const std::vector<int64_t>& x) {
+TensorSpecs any_data(const std::vector<int64_t>& x, const Recipe& recipe) {
   std::vector<int64_t> picture(x.size(), kOwnSide);
   picture[0] = x[0] == 1 ? 1 : 3;
+  const auto size = recipe.data.options.given.find("size");  // an encoder may ask for it
+  const auto* sides =
+      size == recipe.data.options.given.end() ? nullptr : std::get_if<std::vector<int64_t>>(&size->second.value);
+  if (sides && sides->size() + 1 == picture.size()) std::copy(sides->begin(), sides->end(), picture.begin() + 1);
   return {{names::kImage, torch::kFloat, picture, ""}, {names::kCaption, torch::kByte, {-1}, ""}};
 }
 
@@ -298,7 +302,7 @@ void import_from(const CheckpointArguments& a, const CommandLine& line) {
     std::cout << "left out: " << count << (count == 1 ? " tensor" : " tensors") << " of " << shown(name) << '\n';
   if (a.optimizer) return import_training(a, std::move(foreign.recipe), registry);
   if (!foreign.recipe.encoders.empty() && foreign.shapes.data.empty())
-    foreign.shapes.data = any_data(foreign.shapes.model.shape(names::kInput));
+    foreign.shapes.data = any_data(foreign.shapes.model.shape(names::kInput), foreign.recipe);
   Made made(std::move(foreign.recipe), model_alone(foreign.shapes), registry);
   refuse_other_channels(*made.assembly, a.path);
   if (const auto& scheduler = made.assembly->networks->scheduler)

@@ -284,7 +284,7 @@ int init(const InitArguments& arguments, const CommandLine& line) {
   if (!arguments.yaml.empty() && arguments.fit != Fit::crop)
     throw Error(ErrorKind::config, "--fit", "is for a folder of pictures, and --from names a YAML file",
                 "leave it out");
-  if (!arguments.yaml.empty()) return init_from(arguments.yaml, arguments.out);
+  if (!arguments.yaml.empty()) return init_from(arguments.yaml, arguments.out, line.plugin_path);
   if (arguments.from.empty())
     throw Error(ErrorKind::config, "ditto init", "is told of no pictures",
                 "name a folder of them, or shards; or --from FILE.yaml");

@@ -21,6 +21,7 @@
 #include "core/formats/tensor/safetensors.h"
 #include "core/ranks/launch.h"
 #include "core/sample/prompts.h"
+#include "core/sample/sample_folder.h"
 
 namespace ditto {
 
@@ -41,6 +42,25 @@ class CascadeSampling {
     if (!a.condition.empty()) find_first();
   }
 
+  // What the first stage's work would be lost for.
+  int check_later_stages(const CommandLine& line) const {
+    const auto info = a_.local_ranks > 0 ? RankInfo{} : rank_info();
+    const int ranks = a_.local_ranks > 0 ? a_.local_ranks : info.world_size;
+    return in_child([&] {
+      Rank rank(info);
+      return rank.run([&] {
+        for (size_t stage = first_ + 1; stage <= last_; ++stage) {
+          try {
+            check_for_sampling(of_stage(stage), line, ranks);
+          } catch (const Error& error) {
+            throw error.within(name_of_stage(cascade_, stage));
+          }
+        }
+        return 0;
+      });
+    });
+  }
+
   // Memory is one stage's: each has a process of its own.
   int one_after_another(const std::function<int(const SampleArguments&)>& run) const {
     for (size_t stage = first_; stage <= last_; ++stage) {
@@ -50,20 +70,38 @@ class CascadeSampling {
           ::dup2(STDERR_FILENO, STDOUT_FILENO);  // standard output has the last one's object
         // A launcher's ranks meet anew, and not who is still at the stage before.
         if (a_.local_ranks == 0 && stage > 0) ::setenv(kNextVariable, std::to_string(stage).c_str(), 1);
+        make_folder();
         return run(of_stage(stage));
       });
       if (code != 0) return code;
     }
+    tell_what_is_left();
     return 0;
   }
 
   // All stages in this process.
   int all_at_once(const CommandLine& line) const {
+    make_folder();
     std::vector<Sampling*> stages;
-    return with_stages(first_, line, stages);
+    const int code = with_stages(first_, line, stages);
+    if (code == 0) tell_what_is_left();
+    return code;
   }
 
  private:
+  void make_folder() const {
+    if (leads_) fs::create_directories(fs::path(a_.out) / kPassed);
+  }
+
+  // By another request, as its stages are not this one's.
+  void tell_what_is_left() const {
+    for (size_t stage = 0; a_.all && leads_ && stage < cascade_.stages.size(); ++stage) {
+      const auto list = fs::path(folder_of(stage)) / SampleFolder::kList;
+      if ((stage < first_ || stage > last_) && fs::exists(list))
+        report::tell("warning: " + shown(folder_of(stage)) + " is of another request, and is left as it is");
+    }
+  }
+
   void tell_title(size_t stage) const {
     if (leads_) report::tell(title_of_stage(cascade_, stage));
   }
@@ -111,6 +149,7 @@ class CascadeSampling {
     if (a_.out.empty())
       throw Error(ErrorKind::config, "sample", "a cascade's stages have nowhere to pass their pictures on",
                   "add --out FOLDER");
+    refuse_same_places(a_);
     const auto refuse_folder = [&](const std::string& folder, const char* what) {
       std::error_code ignored;
       if (fs::equivalent(a_.out, folder, ignored))
@@ -210,7 +249,6 @@ class CascadeSampling {
       own.save_latents.clear(), own.npz.clear(), own.npz_channels.reset(), own.json = false;
     }
     if (own.out.empty()) own.name.clear();
-    if (leads_) fs::create_directories(fs::path(passed(stage)).parent_path());
     return own;
   }
 
@@ -226,6 +264,7 @@ class CascadeSampling {
 int sample_cascade(const SampleArguments& arguments, const CommandLine& line,
                    const std::function<int(const SampleArguments&)>& run) {
   const CascadeSampling cascade(arguments);
+  if (const int code = cascade.check_later_stages(line)) return code;
   if (!arguments.keep) return cascade.one_after_another(run);
   say_that_it_goes_on(arguments.local_ranks > 0 ? RankInfo{} : rank_info());
   if (arguments.local_ranks > 0) return start_ranks(line, arguments.local_ranks, {}, words_of(arguments, line));

@@ -65,15 +65,6 @@ std::vector<uint8_t> on_all(const Mesh& mesh, size_t count, const std::function<
   return flags;
 }
 
-// Whether it is there yet or not.
-bool is_same_place(const std::string& one, const std::string& other) {
-  std::error_code ignored;
-  const auto whole = [&](const std::string& path) {
-    return fs::weakly_canonical(fs::absolute(path, ignored), ignored).lexically_normal();
-  };
-  return !other.empty() && whole(one) == whole(other);
-}
-
 int64_t product(const std::vector<int64_t>& sizes) {
   int64_t all = 1;
   for (const auto size : sizes) all *= size;
@@ -116,13 +107,7 @@ void SampleOutputs::refuse_arguments() const {
     throw Error(ErrorKind::config, saved_.recipe.model.where,
                 "model \"" + saved_.recipe.model.plugin + "\" " + no_pictures_,
                 "write its samples with --save-latents FILE, and no --npz");
-  const std::pair<const char*, const std::string*> outputs[] = {
-      {"--out", &a_.out}, {"--npz", &a_.npz}, {"--save-latents", &a_.save_latents}, {"--pass", &a_.pass.file}};
-  for (const auto& [option, path] : outputs)
-    for (const auto* other = outputs; other->second != path; ++other)
-      if (!path->empty() && is_same_place(*path, *other->second))
-        throw Error(ErrorKind::config, fmt::format("{} {}", option, shown(*path)),
-                    fmt::format("is the place of {} too", other->first), "give each its own");
+  refuse_same_places(a_);
   if (a_.fps && !video_)
     throw Error(ErrorKind::config, fmt::format("--fps {}", *a_.fps), "this model makes pictures", "leave it out");
   if (a_.out.empty() && (!a_.name.empty() || a_.fps))

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <numeric>
 #include <sstream>
 
@@ -24,6 +25,8 @@
 
 namespace ditto {
 
+namespace fs = std::filesystem;
+
 namespace {
 
 constexpr const char* kSeeds = "0-15";
@@ -33,7 +36,7 @@ void give_classes(const SampleArguments& a, const TensorSpecs& takes, int64_t co
   const auto& text = a.classes;
   const auto* label = find(takes, names::kLabel);
   if (!label || label->values == 0) {
-    if (text.empty()) return;
+    if (text.empty() || a.is_later_stage) return;
     throw Error(ErrorKind::config, "--classes " + shown(text), "this model has no classes", "leave --classes out");
   }
   if (text.empty() && asked.requests.conditions.has(label->name)) return;  // a file's
@@ -140,8 +143,9 @@ Asking give_prompts(const SampleArguments& a, const Networks& networks, SampleRe
   Asking asking;
   if (a.prompts.empty() && !a.negative_prompt) return asking;
   const auto option = a.prompts.empty() ? "--negative-prompt" : "--prompts " + shown(a.prompts);
-  if (made_of_prompts(networks).empty()) refuse_without_encoder(option, networks.conditions());
-  if (a.negative_prompt) requests.negative_prompts = {*a.negative_prompt};
+  const bool takes_text = !made_of_prompts(networks).empty();
+  if (!takes_text && !a.is_later_stage) refuse_without_encoder(option, networks.conditions());
+  if (a.negative_prompt && takes_text) requests.negative_prompts = {*a.negative_prompt};
   if (a.prompts.empty()) return asking;
   const auto prompts = read_prompts(a.prompts);
   for (const auto& prompt : prompts) requests.prompts.push_back(prompt.text);
@@ -168,6 +172,7 @@ Asking give_prompts(const SampleArguments& a, const Networks& networks, SampleRe
     if (is_twice)
       throw Error(ErrorKind::config, fmt::format("--{}", key == std::string("seed") ? "seeds" : key),
                   fmt::format("stands beside \"{}\" in {}", key, shown(a.prompts)), "leave one of them out");
+  if (!takes_text) requests.prompts.clear(), requests.negative_prompts.clear();  // they are the first stage's
   return asking;
 }
 
@@ -194,6 +199,15 @@ std::vector<int64_t> seeds_of(const SampleArguments& a, int64_t rows) {
   return seeds;
 }
 
+void refuse_unused(const Networks& networks, const Batch& given, const std::string& file) {
+  const auto unused = unused_names(networks, given);
+  if (unused.empty()) return;
+  throw Error(
+      ErrorKind::data, file,
+      "has \"" + shown(unused.front()) + "\", of which nothing is made: what would be made of it is there already",
+      "leave one of them out");
+}
+
 // Until it comes: no model's null condition.
 torch::Tensor any_of(const TensorSpec& spec) {
   auto shape = spec.shape;
@@ -201,7 +215,37 @@ torch::Tensor any_of(const TensorSpec& spec) {
   return torch::full(shape, 0.5, spec.dtype);
 }
 
+// Whether it is there yet or not.
+bool is_same_place(const std::string& one, const std::string& other) {
+  std::error_code ignored;
+  const auto whole = [&](const std::string& path) {
+    return fs::weakly_canonical(fs::absolute(path, ignored), ignored).lexically_normal();
+  };
+  return !other.empty() && whole(one) == whole(other);
+}
+
 }  // namespace
+
+void refuse_same_places(const SampleArguments& a) {
+  using Places = std::vector<std::pair<const char*, const std::string*>>;
+  const Places outputs{
+      {"--out", &a.out}, {"--npz", &a.npz}, {"--save-latents", &a.save_latents}, {"--pass", &a.pass.file}};
+  const Places inputs{{"--condition", &a.condition},
+                      {"--condition", &a.condition_of_all},
+                      {"--negative", &a.negative},
+                      {"--noise", &a.noise}};
+  std::error_code ignored;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    auto others = inputs;
+    if (fs::exists(a.prompts, ignored)) others.emplace_back("--prompts", &a.prompts);  // and is no text
+    others.insert(others.end(), outputs.begin(), outputs.begin() + static_cast<ptrdiff_t>(i));
+    const auto& [option, path] = outputs[i];
+    for (const auto& [other, place] : others)
+      if (!path->empty() && !place->empty() && is_same_place(*path, *place))
+        throw Error(ErrorKind::config, fmt::format("{} {}", option, shown(*path)),
+                    fmt::format("is the place of {} too", other), "give each its own");
+  }
+}
 
 Asked read_requests(const SampleArguments& a, Assembly& assembly, const HandedOn* from) {
   auto& networks = *assembly.networks;
@@ -246,6 +290,7 @@ Asked read_requests(const SampleArguments& a, Assembly& assembly, const HandedOn
   if (from) requests.followed[from->spec.name] = {from->request, from->rows};
   give_classes(a, takes, count, asked);
   requests.conditions = networks.with_empty_text(std::move(requests.conditions)).to(torch::kCPU);
+  refuse_unused(networks, requests.conditions, a.condition);
   for (auto& spec : completed_specs(networks, requests.conditions)) encoded.push_back(std::move(spec));
   require_all(assembly.recipe.model.plugin, takes, requests.conditions, encoded);
   if (!a.negative.empty()) {

@@ -62,6 +62,8 @@ struct Asked {
 // What to sample, and how it is computed; but for --cache-error and --local-ranks.
 void add_request_options(CLI::App& command, SampleArguments& arguments);
 void add_sampler_options(CLI::App& command, SampleArguments& arguments);
+// Throws Error(config) for an output that is the place of another, or of what is read.
+void refuse_same_places(const SampleArguments& arguments);
 // The run or checkpoint, with what the words say of its recipe.
 SavedModel open_for_sampling(const SampleArguments& arguments);
 // Another encoder's texts mean nothing to the model: Error(checkpoint).

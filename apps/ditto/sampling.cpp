@@ -11,10 +11,15 @@
 #include "apps/ditto/sample_outputs.h"
 #include "core/assembly/one_number_guard.h"
 #include "core/checkpoint/tensor_file.h"
+#include "core/components/components.h"
+#include "core/components/strategies.h"
 #include "core/config/numerics.h"
 #include "core/console/progress.h"
 #include "core/console/streams.h"
 #include "core/formats/text/toml.h"
+#include "core/mesh/gloo_mesh.h"
+#include "core/plugin/trial.h"
+#include "core/process/launch.h"
 #include "core/sample/clip.h"
 
 namespace ditto {
@@ -70,6 +75,12 @@ void refuse_other_encoders(const SavedModel& saved, const Networks& networks) {
 }
 
 namespace {
+
+void require_sampler(const SavedModel& saved) {
+  if (!saved.recipe.sampler)
+    throw Error(ErrorKind::config, saved.path, "was trained by a recipe that says no sampler",
+                "choose one: --sampler NAME (`ditto plugins list sampler`)");
+}
 
 report::ProgressOptions progress_look(const SampleArguments& a) {
   report::ProgressOptions look;
@@ -146,9 +157,7 @@ Sampling::Sampling(Rank& rank, const SampleArguments& arguments, const CommandLi
     : rank_(rank), a_(arguments), saved_(open_for_sampling(arguments)) {
   if (a_.cache_error && !saved_.recipe.cache)
     throw Error(ErrorKind::config, "--cache-error", "there is no cache", "add --cache first_block, or leave it out");
-  if (!saved_.recipe.sampler)
-    throw Error(ErrorKind::config, saved_.path, "was trained by a recipe that says no sampler",
-                "choose one: --sampler NAME (`ditto plugins list sampler`)");
+  require_sampler(saved_);
   rank.open(saved_.recipe, line.plugin_path);
   rank.meet(saved_.recipe);
 }
@@ -253,6 +262,20 @@ void Sampling::finish(std::ostream& out) {
   outputs_->report(out);
   if (const auto& kept = asked_.requests.kept; kept && kept->encoded + kept->found > 0)
     report::tell(fmt::format("texts: {} encoded, {} found encoded", kept->encoded, kept->found));
+}
+
+void check_for_sampling(const SampleArguments& arguments, const CommandLine& line, int ranks) {
+  auto saved = open_for_sampling(arguments);
+  auto& recipe = saved.recipe;
+  require_sampler(saved);
+  Registry registry(plugin_folders(line.plugin_path), try_new_plugins);
+  registry.try_out(plugins_of(recipe));
+  declare_components(recipe, registry);
+  complete_degrees(degrees(recipe), ranks);
+  Components components(recipe, registry);
+  require(recipe, recipe.scheduler, "scheduler");
+  refuse_pair(recipe, *components.make<Sampler>("sampler", recipe.sampler, {}),
+              *components.make<Scheduler>("scheduler", recipe.scheduler, {}));
 }
 
 void say_that_it_goes_on(const RankInfo& info) {

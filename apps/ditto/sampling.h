@@ -53,6 +53,10 @@ class Sampling {
   bool is_watched_ = false;  // its first batch was, by a OneNumberGuard
 };
 
+// What can be known of a run, its layout over so many ranks and its sampler before it is put together: throws as that
+// would.
+void check_for_sampling(const SampleArguments& arguments, const CommandLine& line, int ranks);
+
 // What Ctrl-C does not lose, where this process is who is asked for it.
 void say_that_it_goes_on(const RankInfo& info);
 

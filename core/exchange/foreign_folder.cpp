@@ -310,6 +310,18 @@ void require_schedule(const std::string& pipeline, const ForeignConfig& ours) {
     const auto found = ours.find(key);
     return found == ours.end() ? std::nullopt : std::optional<OptionValue>(found->second);
   };
+  const std::string of_flow = "FlowMatch", own = "_class_name";
+  const auto class_of = [](const std::optional<OptionValue>& name) {
+    const auto* text = name ? std::get_if<std::string>(&*name) : nullptr;
+    return text ? *text : std::string();
+  };
+  if (const auto said = class_of(theirs(own.c_str())), made = class_of(mine(own.c_str()));
+      !said.empty() && (made.empty() || said.starts_with(of_flow) != made.starts_with(of_flow)))
+    throw Error(ErrorKind::config, path,
+                "says " + shown(said) + ", and [scheduler] is " +
+                    (made.empty() ? "none of diffusers'" : "what is " + made + " there") +
+                    ": these weights would be taken for others",
+                "set [scheduler] as the weights were trained, or name their own folder");
   for (const char* key : {"num_train_timesteps", "beta_schedule", "beta_start", "beta_end", "prediction_type"})
     compare(key, theirs(key), mine(key));
   // Who does not say it does not do it.

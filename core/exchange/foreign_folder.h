@@ -33,8 +33,9 @@ std::string reading_of(const std::string& path, const FoundWeights& found);
 // object.
 std::string read_config_beside(const std::string& weights, ForeignShapes& into);
 
-// What a pipeline's folder says of the schedule that its weights were trained with has to be what `ours` says
-// (Scheduler::foreign_config), as far as both say it: Error(config) names what is not.
+// What a pipeline's folder says of the schedule that its weights were trained with has to be what `ours` says, that of
+// [scheduler] (Scheduler::foreign_config), as far as both say it, and flows are no chains: Error(config) names what is
+// not.
 void require_schedule(const std::string& pipeline, const ForeignConfig& ours);
 
 // Where an export goes: `out` itself if it ends in ".safetensors", else the folder of that name.

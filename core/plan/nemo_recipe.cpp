@@ -4,12 +4,15 @@
 #include <cinttypes>
 #include <cstdio>
 #include <filesystem>
+#include <map>
+#include <sstream>
 #include <utility>
 
 #include <ditto/error.h>
 
 #include "core/formats/text/json.h"
 #include "core/plan/nemo_fields.h"
+#include "core/process/launch.h"
 
 namespace ditto {
 
@@ -22,11 +25,22 @@ namespace fs = std::filesystem;
 // Sections in the order in which they are first put.
 class RecipeText {
  public:
-  void put(const std::string& section, const std::string& key, const json& value) {
+  // `field`: of the YAML file, that the value stands in.
+  void put(const std::string& section, const std::string& key, const json& value, const std::string& field = {}) {
     auto it = std::find_if(sections_.begin(), sections_.end(), [&](const auto& one) { return one.first == section; });
     if (it == sections_.end()) it = sections_.insert(it, {section, {}});
     // JSON's words, lists and numbers are TOML's.
     it->second += key + " = " + formats::ascii_json(value, -1) + "\n";
+    if (!field.empty()) fields_[section + "." + key] = field;
+  }
+  // Of a line of the text; empty: of none.
+  std::string field_at(int line) const {
+    std::istringstream lines(text());
+    std::string section, one;
+    for (int i = 0; i < line && std::getline(lines, one); ++i)
+      if (one.starts_with('[')) section = one.substr(1, one.size() - 2);
+    const auto found = fields_.find(section + "." + one.substr(0, one.find(' ')));
+    return found == fields_.end() ? std::string() : found->second;
   }
   std::string text() const {
     std::string all;
@@ -36,6 +50,7 @@ class RecipeText {
 
  private:
   std::vector<std::pair<std::string, std::string>> sections_;
+  std::map<std::string, std::string> fields_;
 };
 
 // --- what says nothing to a recipe, and what can be said in one way alone ---
@@ -116,7 +131,7 @@ void put_run(NemoFields& yaml, RecipeText& recipe) {
   recipe.put("run", "name", called);
   if (const auto folder = yaml.take("exp_manager.exp_dir"); folder.is_string())
     recipe.put("run", "output", (fs::path(folder.get<std::string>()) / called).string());
-  recipe.put("run", "steps", yaml.whole("trainer.max_steps"));
+  recipe.put("run", "steps", yaml.whole("trainer.max_steps"), "trainer.max_steps");
   recipe.put("run", "seed", yaml.whole("model.seed", 1234));
   recipe.put("run", "device",
              yaml.one_of("trainer.accelerator", "gpu", {{"gpu", "cuda"}, {"cuda", "cuda"}, {"cpu", "cpu"}}));
@@ -127,8 +142,8 @@ void put_run(NemoFields& yaml, RecipeText& recipe) {
   if (yaml.has("model.precision") && yaml.one_of("model.precision", "32", precisions) != precision)
     yaml.refuse("model.precision", "is not trainer.precision", "let it be ${trainer.precision}");
   recipe.put("run", "precision", precision);
-  recipe.put("run", "batch", yaml.whole("model.global_batch_size"));
-  recipe.put("run", "micro_batch", yaml.whole("model.micro_batch_size"));
+  recipe.put("run", "batch", yaml.whole("model.global_batch_size"), "model.global_batch_size");
+  recipe.put("run", "micro_batch", yaml.whole("model.micro_batch_size"), "model.micro_batch_size");
   recipe.put("run", "clip_norm",
              yaml.take("trainer.gradient_clip_val").is_null() ? 0.0 : yaml.number("trainer.gradient_clip_val"));
   if (yaml.has("model.channels_last"))
@@ -202,7 +217,7 @@ Sides put_data(NemoFields& yaml, RecipeText& recipe) {
   recipe.put("data", "label", "none");
   recipe.put("data", "size", {smallest, smallest});
   recipe.put("data", "resize", "bicubic");
-  recipe.put("data", "channels", yaml.whole("model.unet.channels", 3));
+  recipe.put("data", "channels", yaml.whole("model.unet.channels", 3), "model.unet.channels");
   put_small_pictures(yaml, recipe, {smallest, seen});
   recipe.put("loader", "threads", yaml.whole("model.data.num_workers", 2));
   recipe.put("loader", "flip", yaml.flag(pictures + "horizontal_flip", false));
@@ -241,15 +256,17 @@ void put_model(NemoFields& yaml, RecipeText& recipe, Sides sides) {
       of_base{"attention_resolutions", "cond_dim", "resblock_updown", "resample_with_conv", "low_res_cond"};
   for (const auto& field : efficient ? of_efficient : of_base) as_they_are.push_back(field);
   for (const auto& field : as_they_are)
-    if (const auto value = yaml.take(theirs + field); !value.is_null()) recipe.put("model", field, value);
+    if (const auto value = yaml.take(theirs + field); !value.is_null())
+      recipe.put("model", field, value, theirs + field);
   if (!efficient && yaml.has(theirs + "num_res_blocks")) {
     const auto blocks = yaml.take(theirs + "num_res_blocks");
-    recipe.put("model", "num_res_blocks", blocks.is_array() ? blocks : json::array({blocks}));
+    recipe.put("model", "num_res_blocks", blocks.is_array() ? blocks : json::array({blocks}),
+               theirs + "num_res_blocks");
   }
   recipe.put("model", "token_length", yaml.whole("model.conditioning.token_length"));
   const auto heads = yaml.take(theirs + "num_attn_heads");
   if (yaml.take(theirs + "per_head_channels") == -1) {
-    if (!heads.is_null()) recipe.put("model", "num_attn_heads", heads);
+    if (!heads.is_null()) recipe.put("model", "num_attn_heads", heads, theirs + "num_attn_heads");
   } else {
     yaml.leave_out(theirs + "num_attn_heads", "does nothing where per_head_channels says it");
   }
@@ -261,7 +278,7 @@ void put_model(NemoFields& yaml, RecipeText& recipe, Sides sides) {
     recipe.put("model", "image_size", image);
   // False is a rate of 0 there, and True one of 1.
   if (const auto rate = yaml.take(theirs + "dropout"); !efficient && rate.is_number())
-    recipe.put("model", "dropout", rate);
+    recipe.put("model", "dropout", rate, theirs + "dropout");
   else if (!rate.is_null() && (efficient || rate != false))
     yaml.refuse(theirs + "dropout", efficient ? "is not of this UNet" : "is no rate",
                 efficient ? "leave it out" : "say a number below 1");
@@ -318,7 +335,7 @@ void put_optimizer(NemoFields& yaml, RecipeText& recipe) {
   }
   if (yaml.has(theirs + "eps")) recipe.put("optimizer", "eps", yaml.number(theirs + "eps"));
   recipe.put("optimizer", "weight_decay", decay);
-  recipe.put("lr_schedule", "lr", yaml.number(theirs + "lr"));
+  recipe.put("lr_schedule", "lr", yaml.number(theirs + "lr"), theirs + "lr");
   if (!yaml.take(theirs + "sched.name").is_null()) {
     yaml.one_of(theirs + "sched.name", "WarmupPolicy", {{"WarmupPolicy", "constant"}});
     // Step s of w has (s + 1) / (w + 1) of the rate there, and (s + 1) / w here.
@@ -354,9 +371,27 @@ int64_t ranks_in(NemoFields& yaml) {
   return std::max<int64_t>(each, 1) * nodes;  // 0: the processors of one machine
 }
 
+// As everyone reads it: what an option refuses is said of the field.
+void check(const NemoFields& yaml, const RecipeText& made, const std::string& file, Registry& registry) {
+  const std::string name = "recipe";
+  try {
+    auto recipe = Recipe::parse(made.text(), name);
+    registry.try_out(plugins_of(recipe));
+    declare_components(recipe, registry);
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    const auto place = std::min(text.find(name + ":"), text.size());
+    int line = 0, column = 0, end = 0;
+    std::sscanf(text.c_str() + place, "recipe:%d:%d: %n", &line, &column, &end);
+    const auto field = made.field_at(line);
+    if (end == 0 || field.empty()) throw error.within(file + ", as a recipe");
+    yaml.refuse(field, "does not do: " + text.substr(place + static_cast<size_t>(end)), {});
+  }
+}
+
 }  // namespace
 
-NemoRecipe recipe_of_nemo(const std::string& yaml_text, const std::string& file) {
+NemoRecipe recipe_of_nemo(const std::string& yaml_text, const std::string& file, Registry& registry) {
   NemoFields yaml(yaml_text, file);
   for (const char* field : {"infer", "fid", "customized_model", "samplings", "texts"})
     if (yaml.has(field) && !yaml.has("model.unet"))
@@ -377,6 +412,8 @@ NemoRecipe recipe_of_nemo(const std::string& yaml_text, const std::string& file)
   put_what_is_kept(yaml, recipe);
   const auto ranks = ranks_in(yaml);
   yaml.refuse_rest();
+  yaml.whole("model.unet.embed_dim");  // NeMo's UNets have no default
+  check(yaml, recipe, file, registry);
   auto notes = yaml.notes();
   notes.push_back("trainer.devices, num_nodes: a launcher starts ranks, " + std::to_string(ranks) +
                   " there (docs/clusters.md)");

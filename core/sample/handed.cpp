@@ -1,6 +1,7 @@
 #include "core/sample/handed.h"
 
 #include <algorithm>
+#include <set>
 
 #include "core/data/names.h"
 
@@ -80,6 +81,26 @@ TensorSpecs completed_specs(const Networks& networks, const Batch& given) {
     }
   }
   return all;
+}
+
+std::vector<std::string> unused_names(const Networks& networks, const Batch& given) {
+  const auto conditions = networks.conditions();
+  Batch there;  // names alone
+  std::set<std::string> used;
+  for (const auto& [name, tensor] : given.tensors) {
+    there[name] = tensor;
+    if (find(conditions, name)) used.insert(name);
+  }
+  for (const auto& encoder : networks.encoders) {
+    const auto made = made_conditions(*encoder->encoder, conditions);
+    if (!completes(encoder->encoder->takes(), made, there)) continue;
+    for (const auto& spec : encoder->encoder->takes()) used.insert(spec.name);
+    for (const auto& spec : made) there[spec.name] = torch::Tensor();
+  }
+  std::vector<std::string> unused;
+  for (const auto& [name, tensor] : given.tensors)
+    if (!used.count(name)) unused.push_back(name);
+  return unused;
 }
 
 Batch completed(Networks& networks, Batch given, int64_t series) {

@@ -2,6 +2,9 @@
 // encoders make the rest of them of, as a small picture that gets its noise.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "core/network/networks.h"
 
 namespace ditto {
@@ -14,6 +17,8 @@ std::vector<int64_t> shape_of_whole(const Networks& networks);
 TensorSpecs handed_specs(const Networks& networks, const std::vector<int64_t>& shape);
 // Of the conditions those that encoders will make of what is given.
 TensorSpecs completed_specs(const Networks& networks, const Batch& given);
+// Of what is given that which the model does not take, nor an encoder that will run.
+std::vector<std::string> unused_names(const Networks& networks, const Batch& given);
 // With them: encoders run in turn whose inputs are there and of whose conditions one is not. Draws are by the samples'
 // seeds, each `series` (GenerateOptions) its own. Of ranks that encode together, by all.
 Batch completed(Networks& networks, Batch given, int64_t series);

@@ -97,15 +97,16 @@ struct EfficientUNet final : ditto::ImagenUNet {
   ConvShape smaller(int64_t channels) const { return {channels, channels, {kKernel}, {options.stride}, {1}}; }
 
   void check_sides(const std::vector<int64_t>& sides) const override {
+    const auto whole = ditto::to_text(ditto::OptionValue(sides));
     for (int64_t side : sides)
       for (size_t level = 1; level < options.levels(); ++level) {
         if (side < 2 || (side - 2) % options.stride != 0)
           throw Error(ErrorKind::shape, "model \"imagen_efficient_unet\"",
                       "makes maps smaller " + std::to_string(options.levels() - 1) + " times by a stride of " +
-                          std::to_string(options.stride) + ", which of pictures of " + c10::str(sides) +
-                          " the way up does not undo: it comes to " + std::to_string(side) + " places",
-                      "choose sides of 2 more than a multiple of the stride at every level, as powers of 2 are for "
-                      "stride = 2");
+                          std::to_string(options.stride) + ", which of pictures of " + whole +
+                          " the way up does not undo: on the way down a side of " + std::to_string(side) +
+                          " is not 2 more than a multiple of it",
+                      "choose other sides, as powers of 2 for stride = 2, or another model.stride");
         side = (side - 2) / options.stride + 1;
       }
   }

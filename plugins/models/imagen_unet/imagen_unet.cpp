@@ -99,14 +99,15 @@ struct ImagenUNet final : ditto::ImagenUNet {
   static Needs foreign_needs(ditto::OptionReader& reader, const ditto::ForeignShapes& file);
 
  private:
-  // NeMo divides the picture's side by the resolution, and looks for a level whose sides are as many times smaller.
+  // NeMo divides the picture's side by the resolution, and looks for a level whose sides are as many times smaller. It
+  // drops what is left, so that any number is some level's there: here it is to be a map's rows.
   size_t level_of(int64_t resolution) const {
     const int64_t side = options.image_size > 0 ? options.image_size : x()[1];
     if (side < 1)
-      throw Error(ErrorKind::config, "model.image_size", "is not said, and the data has pictures of several sizes",
+      throw Error(ErrorKind::config, "model.image_size", "is not said, nor one side of the data's pictures",
                   "say of which side attention_resolutions are");
     for (size_t level = 0; level < options.levels(); ++level)
-      if (resolution >= 1 && side / resolution == int64_t{1} << level) return level;
+      if (resolution >= 1 && side == resolution << level) return level;
     std::string sizes;
     for (size_t level = 0; level < options.levels(); ++level)
       sizes += (level == 0 ? "" : ", ") + std::to_string(side >> level);
@@ -119,10 +120,10 @@ struct ImagenUNet final : ditto::ImagenUNet {
     const int64_t factor = int64_t{1} << (options.levels() - 1);
     for (const int64_t side : sides)
       if (side % factor != 0)
-        throw Error(
-            ErrorKind::shape, "model \"imagen_unet\"",
-            "halves sides " + std::to_string(options.levels() - 1) + " times, and a picture is of " + c10::str(sides),
-            "choose sides that are multiples of " + std::to_string(factor));
+        throw Error(ErrorKind::shape, "model \"imagen_unet\"",
+                    "halves sides " + std::to_string(options.levels() - 1) + " times, and a picture is of " +
+                        ditto::to_text(ditto::OptionValue(sides)),
+                    "choose sides that are multiples of " + std::to_string(factor));
   }
 
   ImagenBlockShape block(int64_t in, int64_t channels, bool is_attending, const std::string& theirs) const {
@@ -247,7 +248,6 @@ ImagenUNet::Needs ImagenUNet::foreign_needs(ditto::OptionReader& reader, const d
   o.scale_shift_norm = of_first("emb_layers.1.weight") == 2 * of_first("out_layers.0.weight");
   std::vector<std::string> said{"embed_dim",
                                 "channel_mult",
-                                "num_res_blocks",
                                 "cond_dim",
                                 "attention_type",
                                 "low_res_cond",
@@ -263,7 +263,12 @@ ImagenUNet::Needs ImagenUNet::foreign_needs(ditto::OptionReader& reader, const d
     o.resample_with_conv = unet.has(down);
     said.emplace_back("resample_with_conv");
   }
+  const auto of_file = o;
   ditto::read_over(o, reader, file, said);
+  for (size_t level = 0; level < o.levels(); ++level)  // one number of all levels is as good as a list
+    if (o.blocks(level) != of_file.blocks(level))
+      ditto::refuse_other(reader, file, "num_res_blocks", ditto::OptionValue(o.num_res_blocks),
+                          ditto::OptionValue(of_file.num_res_blocks));
   ditto::require_said(reader, file, {"token_length", "per_head_channels", "attention_resolutions"});
   if (o.per_head_channels < 0) ditto::require_said(reader, file, {"num_attn_heads"});
   return ditto::nemo_unet_needs(unet, o, channels);

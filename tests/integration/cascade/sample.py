@@ -199,6 +199,16 @@ def test_a_cascade_begins_with_the_small_picture_it_is_given():
     t.write_tensors(t.work / "bytes.safetensors", {"low": ("F32", shape, [127.5 * (value + 1) for value in values])})
     done = sampled("from-bytes", *LAST, "--condition", t.work / "bytes.safetensors")
     t.check('"low" reaches' in done.all and "in -1 … 1" in done.all, done.all)
+    both = {"low": ("F32", shape, values), "image": ("F32", [3, 1, 8, 8], [0.0] * 192)}
+    t.write_tensors(t.work / "both.safetensors", both)
+    t.refused(4, ['has "image"', "nothing is made"], "sample", trained() / "sr8", "--prompts", prompts(), "--condition", t.work / "both.safetensors",
+              "--out", t.work / "of-both")
+    before = (t.work / "bytes.safetensors").read_bytes()
+    t.refused(2, ["--save-latents", "is the place of --condition too"], "sample", trained(), "--prompts", prompts(), "--out", t.work / "of-both",
+              "--condition", t.work / "bytes.safetensors", "--save-latents", t.work / "bytes.safetensors", "--overwrite")
+    t.equal((t.work / "bytes.safetensors").read_bytes(), before, "what was to be read")
+    done = sampled("from-words", *LAST, "--all", "--until", 8)
+    t.check("from-words/sr16 is of another request" in done.all, done.all)
     noise = low.read_bytes()
     changed = t.work / "changed.safetensors"
     changed.write_bytes(noise[:-1] + bytes([noise[-1] ^ 1]))
@@ -237,6 +247,22 @@ def test_conditions_of_a_file_are_for_all_stages():
         low = [("low", (*tensor[:2], t.numbers(tensor)))]
     t.write_tensors(t.work / "text-33.safetensors", {"text": ("F32", [2, 4, 33], [0.0] * 264)})
     t.refused(4, ['has "text"', "33"], *words[:3], t.work / "text-33.safetensors", *words[4:], "--out", t.work / "none-of-text")
+
+
+def test_a_stage_that_sees_no_class_is_told_of_none():
+    dit = {key: None for key in [*c.UNET, "attention_resolutions", "image_size", "low_res_cond"]} | dict(
+        plugin="dit", depth=1, width=32, heads=2, patch=2)
+    stages = {name: dict(model=dit | dict(joins=["low"])) for name in c.STAGES[1:]} | dict(base=dict(model=dit, data=dict(classes=3)))
+    path = c.cascade("classes", run=dict(steps=2), data=dict(text_tokens=None, text_width=None), **stages)
+    t.run(*c.words(path, "classes-run"))
+    words = ["sample", t.work / "classes-run", "--classes", "2,1", "--seeds", "0-3", "--steps", "3,2,4", "--all"]
+    t.run(*words, "--out", t.work / "of-classes")
+    t.run(*words, "--out", t.work / "of-classes-kept", "--keep")
+    for name in c.STAGES:
+        t.equal((len(bits(f"of-classes/{name}")), bits(f"of-classes-kept/{name}")), (4, bits(f"of-classes/{name}")), f"pictures of {name}")
+    t.refused(2, ['"sr8"', "sampler"], *words, "--set", "sr8.sampler.plugin=ancestral", "--out", t.work / "none-of-classes")
+    t.refused(2, ['"sr16"', "tensor"], *words, "--set", "sr16.parallel.tensor=3", "--local-ranks", 2, "--out", t.work / "none-of-classes")
+    t.check(not (t.work / "none-of-classes").exists(), "a stage sampled before a later one was refused")
 
 
 def test_the_same_seed_is_other_noise_in_another_stage():

@@ -111,6 +111,10 @@ def test_what_enlarges_learns_from_parts_of_pictures():
 # What is changed in a file, and what is said of the line.
 REFUSED = [
     ("base", "    embed_dim: 32\n", "    embed_dims: 32\n", "embed_dims: 32", ["model.unet.embed_dims", "is no field"]),
+    ("base", "    embed_dim: 32\n", "    embed_dim: many\n", "embed_dim: many", ["model.unet.embed_dim", "expected a whole number"]),
+    ("base", "attention_type: stacked", "attention_type: linear", "attention_type: linear", ["model.unet.attention_type does not do", "stacked"]),
+    ("base", "global_batch_size: 24", "global_batch_size: 0", "global_batch_size: 0", ["model.global_batch_size does not do"]),
+    ("sr", "atnn_enabled_at: [ 0, 1 ]", "atnn_enabled_at: [ 0 ]", "atnn_enabled_at: [ 0 ]", ["model.unet.atnn_enabled_at does not do"]),
     ("base", "timesteps: 60", "steps: 60", "steps: 60", ["model.preconditioning.steps", "is no field"]),
     ("base", "dropout: False", "dropout: True", "dropout: True", ["is no rate"]),
     ("base", "max_steps: 700", "max_steps: many", "max_steps: many", ["expected a whole number"]),

@@ -403,6 +403,17 @@ TEST_CASE("a pipeline whose schedule is another than the recipe's is refused") {
   CHECK(contains(error_of(ErrorKind::config, require(ours)), "rescale_betas_zero_snr = true"));
   says(R"({"rescale_betas_zero_snr": false})");
   require(ours)();
+  // A flow is no chain of betas, and what diffusers has no schedule of is neither.
+  auto chain = ours, flow = ours;
+  chain["_class_name"] = "DDIMScheduler", flow["_class_name"] = "FlowMatchEulerDiscreteScheduler";
+  says(R"({"_class_name": "PNDMScheduler"})");
+  require(chain)();
+  CHECK(
+      contains(error_of(ErrorKind::config, require(flow)), "says PNDMScheduler, and [scheduler] is what is FlowMatch"));
+  says(R"({"_class_name": "FlowMatchHeunDiscreteScheduler"})");
+  require(flow)();
+  CHECK(contains(error_of(ErrorKind::config, require(chain)), "says FlowMatchHeun"));
+  CHECK(contains(error_of(ErrorKind::config, require({})), "[scheduler] is none of diffusers'"));
 }
 
 TEST_CASE("an index may name files of PyTorch's") {
