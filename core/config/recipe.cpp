@@ -386,7 +386,8 @@ void Recipe::resolve(const std::string& section, const std::string& plugin, cons
   for (const auto& info : declared) {
     const auto option = section + "." + info.name;
     if (info.given && info.is_place) require_plain_places(info.value, place_of(option), section != "run");
-    if (info.given || !info.noted_if_given) resolved_.set_path(option, node_of(info.value));
+    if (info.noted_if_given && (!info.given || info.value == info.fallback)) continue;
+    resolved_.set_path(option, node_of(info.value));
   }
   effects_.add(section, declared);
 }

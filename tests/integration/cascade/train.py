@@ -7,6 +7,7 @@ at the same time, each in a process of its own. Also: `train.py --slow`, twenty 
 Claim (one number): With `run.numerics = "one"` all stages of a cascade have one number on one rank, on two, and by FSDP.
 """
 
+import contextlib
 import functools
 import os
 import pathlib
@@ -47,7 +48,8 @@ def gone(pid):
 def kill_all(process):
     """The command and, at once, the ranks that it has started."""
     pids = t.children(process.pid)
-    os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+        os.killpg(process.pid, signal.SIGKILL)
     t.wait_for(lambda: all(gone(pid) for pid in pids), "ranks to end")
     process.wait(t.patient(30))
 
