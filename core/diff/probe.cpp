@@ -148,18 +148,11 @@ Probe::Named Probe::named(Open& open, const std::string& op, const std::string& 
   return {{step_, Pass::forward, open.name, op, tensor}, {.order = {open.order, open.at++}}};
 }
 
-// What only passes through a unit has a gradient that other units have a part in. And where two fields are one tensor,
-// as a UNet's map and the skip that is left of it, it depends on the layout whether each has its part or the sum.
+// What only passes through a unit has a gradient that other units have a part in. What a unit makes leaves it as a view:
+// where two fields are one tensor, as a UNet's map and the skip that is left of it, or the unit itself goes on with it,
+// its gradient would hold these parts or not, as blocks are computed again or not.
 void Probe::see_fields(Open& open, Stream& stream, const std::string& op, const Tensors& without) {
-  const auto fields = stream.fields();
-  const auto is_alone = [&](const Tensor& x) {
-    return !x.defined() || std::count_if(fields.begin(), fields.end(), [&](const auto& other) {
-                             return other.tensor->defined() && other.tensor->is_alias_of(x) &&
-                                    other.tensor->storage_offset() == x.storage_offset() &&
-                                    other.tensor->sizes() == x.sizes();
-                           }) == 1;
-  };
-  for (const auto& field : fields) {
+  for (const auto& field : stream.fields()) {
     if (looking_on::is_one_of(*field.tensor, without)) continue;
     // Tables of positions are for blocks: where tokens were cut they are not made whole again.
     if (open.unit.kind == Unit::head && field.role == Role::constant) continue;
@@ -173,7 +166,9 @@ void Probe::see_fields(Open& open, Stream& stream, const std::string& op, const 
       place.lengths = condition.text_lengths;
     const auto what = named(open, op, field.name);
     note(what, place, *field.tensor);
-    if (op == "makes" && is_alone(*field.tensor)) note_gradient(what, place, *field.tensor);
+    if (op != "makes") continue;
+    if (field.tensor->requires_grad()) *field.tensor = field.tensor->view_as(*field.tensor);
+    note_gradient(what, place, *field.tensor);
   }
 }
 

@@ -13,6 +13,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import support as t  # noqa: E402
+from unets import UNETS  # noqa: E402
 
 
 def number(option, otherwise):
@@ -99,6 +100,15 @@ def test_random_layouts_are_the_same():
         t.check(result["same"] and result["first"] == [], result)
         # Whatever the layout: each of 8 samples in 3 steps has its batch, its units' tensors and its losses.
         t.check(result["compared"] > 1000, f"only {result['compared']} tensors were compared: {result}")
+
+
+def test_unets_with_blocks_computed_again_are_the_same():
+    """Their skips are a block's own map as well, which goes on in it."""
+    for name, options in UNETS.items():
+        sections = dict(data=t.synthetic(text_tokens=6, text_width=64), model=dict(plugin=name) | options)
+        path = t.write_recipe(f"{name}.toml", t.recipe(run=dict(name=name, steps=2, batch=4, micro_batch=2, numerics="one"), **sections))
+        result = diff(path, parallel__recompute="blocks")
+        t.check(result["same"] and result["compared"] > 1000, f"{name}: {result}")
 
 
 def test_cuts_of_tensors_and_tokens_are_the_same():
