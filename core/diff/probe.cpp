@@ -148,9 +148,9 @@ Probe::Named Probe::named(Open& open, const std::string& op, const std::string& 
   return {{step_, Pass::forward, open.name, op, tensor}, {.order = {open.order, open.at++}}};
 }
 
-// What only passes through a unit has a gradient that other units have a part in. What a unit makes leaves it as a view:
-// where two fields are one tensor, as a UNet's map and the skip that is left of it, or the unit itself goes on with it,
-// its gradient would hold these parts or not, as blocks are computed again or not.
+// What only passes through a unit has a gradient that other units have a part in. What a unit makes leaves it as a
+// view: where two fields are one tensor, as a UNet's map and the skip that is left of it, or the unit itself goes on
+// with it, its gradient would hold these parts or not, as blocks are computed again or not.
 void Probe::see_fields(Open& open, Stream& stream, const std::string& op, const Tensors& without) {
   for (const auto& field : stream.fields()) {
     if (looking_on::is_one_of(*field.tensor, without)) continue;
