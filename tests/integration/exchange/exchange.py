@@ -16,6 +16,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import support as t  # noqa: E402
+from unets import UNETS  # noqa: E402
 
 _made = []
 
@@ -297,6 +298,21 @@ def test_what_does_not_fit_is_refused_unless_it_is_said():
               *start("no", **FIT | {"run.init_other_shape": "positions"}))
     t.refused(2, ["run.init_missing", "run.init_from names none"], "train", *start("no", **FIT | {"run.init_from": ""}))
     t.refused(2, ["run.init_extra", '"refuse"', '"skip"'], "train", *start("no", **{"run.init_extra": "new"}))
+
+
+def test_nemos_unet_goes_in_by_the_recipe_it_was_trained_with():
+    """One number stands for the blocks of all levels in a recipe, and a file without our notes tells each level's."""
+    path = t.write_recipe("blocks.toml", t.recipe(run=dict(name="blocks", steps=1, batch=2), data=t.synthetic(text_tokens=6, text_width=64),
+                                                  model=dict(plugin="imagen_unet") | UNETS["imagen_unet"]))
+    t.train(path, "blocks")
+    t.run("checkpoint", "export", t.work / "blocks", "--format", "nemo", "--out", t.work / "noted.safetensors")
+    tensors = t.read_tensors(t.work / "noted.safetensors")
+    t.write_tensors(t.work / "theirs.safetensors", {name: (*one[:2], t.numbers(one)) for name, one in tensors.items()})
+    words = ["checkpoint", "import", t.work / "theirs.safetensors", "--format", "nemo", "--recipe", path]
+    t.run(*words, "--out", t.work / "by-recipe")
+    t.run("checkpoint", "export", t.work / "by-recipe", "--format", "nemo", "--out", t.work / "again.safetensors")
+    t.equal(t.read_tensors(t.work / "again.safetensors"), tensors, "tensors")
+    t.refused(2, ["num_res_blocks", "[1, 1]"], *words, "--set", "model.num_res_blocks=[2]", "--out", t.work / "other-blocks")
 
 
 if __name__ == "__main__":
