@@ -1,6 +1,7 @@
 #include "core/sample/handed.h"
 
 #include <algorithm>
+#include <functional>
 #include <set>
 
 #include "core/data/names.h"
@@ -26,6 +27,20 @@ bool completes(const TensorSpecs& takes, const TensorSpecs& made, const Batch& t
   const auto is_there = [&](const TensorSpec& spec) { return there.has(spec.name); };
   return !made.empty() && std::all_of(takes.begin(), takes.end(), is_there) &&
          !std::all_of(made.begin(), made.end(), is_there);
+}
+
+// Those that will run on what is given, in turn, and what each makes; by names alone.
+void for_each_that_completes(const Networks& networks, const Batch& given,
+                             const std::function<void(const Encoder&, const TensorSpecs& made)>& visit) {
+  const auto conditions = networks.conditions();
+  Batch there;
+  for (const auto& [name, tensor] : given.tensors) there[name] = tensor;
+  for (const auto& encoder : networks.encoders) {
+    const auto made = made_conditions(*encoder->encoder, conditions);
+    if (!completes(encoder->encoder->takes(), made, there)) continue;
+    for (const auto& spec : made) there[spec.name] = torch::Tensor();
+    visit(*encoder->encoder, made);
+  }
 }
 
 bool is_picture(const TensorSpec& spec, const Shape& like) {
@@ -68,35 +83,20 @@ TensorSpecs handed_specs(const Networks& networks, const Shape& shape) {
 }
 
 TensorSpecs completed_specs(const Networks& networks, const Batch& given) {
-  const auto conditions = networks.conditions();
-  Batch there;  // names alone
-  for (const auto& [name, tensor] : given.tensors) there[name] = tensor;
   TensorSpecs all;
-  for (const auto& encoder : networks.encoders) {
-    const auto made = made_conditions(*encoder->encoder, conditions);
-    if (!completes(encoder->encoder->takes(), made, there)) continue;
-    for (const auto& spec : made) {
-      there[spec.name] = torch::Tensor();
+  for_each_that_completes(networks, given, [&](const Encoder&, const TensorSpecs& made) {
+    for (const auto& spec : made)
       if (!find(all, spec.name)) all.push_back(spec);
-    }
-  }
+  });
   return all;
 }
 
 std::vector<std::string> unused_names(const Networks& networks, const Batch& given) {
-  const auto conditions = networks.conditions();
-  Batch there;  // names alone
   std::set<std::string> used;
-  for (const auto& [name, tensor] : given.tensors) {
-    there[name] = tensor;
-    if (find(conditions, name)) used.insert(name);
-  }
-  for (const auto& encoder : networks.encoders) {
-    const auto made = made_conditions(*encoder->encoder, conditions);
-    if (!completes(encoder->encoder->takes(), made, there)) continue;
-    for (const auto& spec : encoder->encoder->takes()) used.insert(spec.name);
-    for (const auto& spec : made) there[spec.name] = torch::Tensor();
-  }
+  for (const auto& spec : networks.conditions()) used.insert(spec.name);
+  for_each_that_completes(networks, given, [&](const Encoder& encoder, const TensorSpecs&) {
+    for (const auto& spec : encoder.takes()) used.insert(spec.name);
+  });
   std::vector<std::string> unused;
   for (const auto& [name, tensor] : given.tensors)
     if (!used.count(name)) unused.push_back(name);
